@@ -1,0 +1,2 @@
+//! The `tenure` binary.
+fn main() {}

@@ -1,0 +1,290 @@
+//! What applying a command answers. A refusal is an answer, so it is a value; nothing here can fail.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::command::{KindSetting, Mode};
+use crate::event::EndReason;
+use crate::names::{HolderName, RegisterKey, ResourceName, Scope};
+use crate::numbers::{Generation, Revision, SessionId, SessionNumber, Slot, Token};
+
+/// What applying one command answered.
+pub type Answer = Result<Done, Refusal>;
+
+/// A lease as its holder is told of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The resource.
+    pub resource: ResourceName,
+    /// The session that holds it.
+    pub session: SessionId,
+    /// The session's holder.
+    pub holder: HolderName,
+    /// How it is held.
+    pub mode: Mode,
+    /// Which slot, for a semaphore.
+    pub slot: Option<Slot>,
+    /// The fencing token.
+    pub token: Token,
+    /// How often the resource has changed hands.
+    pub generation: Generation,
+    /// What was left of the session at the grant.
+    pub remaining: Duration,
+    /// The session's TTL.
+    pub ttl: Duration,
+    /// How long the acquire stood in line.
+    pub waited: Duration,
+}
+
+/// What a command did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// Nothing that needs words.
+    Nothing,
+    /// A session is open (again). The deadline is this entry's time plus `ttl`.
+    Opened {
+        /// Its id, for its opener alone.
+        session: SessionId,
+        /// Who.
+        holder: HolderName,
+        /// The TTL that the holder counts with.
+        ttl: Duration,
+        /// The number of the transmission that this answers.
+        number: u64,
+    },
+    /// A session has ended.
+    Closed {
+        /// How many leases it gave back.
+        released: u32,
+    },
+    /// All resources asked for are held now.
+    Granted {
+        /// One grant per resource, in the order asked for.
+        grants: Vec<Grant>,
+        /// Set when this command opened the session and so counts as its open: the number of that
+        /// transmission. A waited grant never does.
+        opened: Option<u64>,
+    },
+    /// The acquire stands in line; its grant, time-out or end comes as an event.
+    Queued {
+        /// The session that stands there.
+        session: SessionId,
+        /// Its TTL.
+        ttl: Duration,
+        /// How many stand before it, over all of its queues the largest.
+        ahead: u32,
+    },
+    /// The acquire is undone.
+    Cancelled {
+        /// Whether it had been granted, and is released by this.
+        released: bool,
+    },
+    /// The lease is given back.
+    Released {
+        /// False if there was nothing left to give back.
+        released: bool,
+    },
+    /// The resource has a new holder.
+    Transferred(Box<Grant>),
+    /// Holders were given notice, or their leases were ended.
+    Revoked {
+        /// The leases touched.
+        holdings: Vec<Holding>,
+        /// The token taken for nobody, where the leases ended at once.
+        token: Option<Token>,
+    },
+    /// The registers were read and written.
+    Written {
+        /// Whether all comparisons held.
+        succeeded: bool,
+        /// The revision of this command, or the present one if it changed nothing.
+        revision: Revision,
+        /// One result per operation, in order.
+        results: Vec<Register>,
+    },
+    /// A token was taken for nobody.
+    BarrierTaken {
+        /// The token.
+        token: Token,
+    },
+}
+
+/// One register as a read or a write shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Register {
+    /// The register.
+    pub key: RegisterKey,
+    /// Its value; `None` if it does not exist.
+    pub value: Option<Arc<[u8]>>,
+    /// The revision that created it; zero if it does not exist.
+    pub create_revision: Revision,
+    /// The revision that last changed it; zero if it does not exist.
+    pub mod_revision: Revision,
+    /// How often it was written since it was created.
+    pub version: u64,
+    /// The public number of the session with which it disappears.
+    pub session: Option<SessionNumber>,
+    /// What guards it.
+    pub guard: Option<Scope>,
+}
+
+/// One holder of a resource, as anybody may see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holding {
+    /// The public number of the session.
+    pub session: SessionNumber,
+    /// Who.
+    pub holder: HolderName,
+    /// How it is held.
+    pub mode: Mode,
+    /// Which slot, for a semaphore.
+    pub slot: Option<Slot>,
+    /// The fencing token.
+    pub token: Token,
+    /// How often the resource has changed hands.
+    pub generation: Generation,
+    /// What is left before it ends without a renewal, or by the notice.
+    pub remaining: Duration,
+    /// The session's TTL.
+    pub ttl: Duration,
+    /// How long it has been held.
+    pub held_for: Duration,
+    /// Why it is about to end, if notice was given.
+    pub notice: Option<EndReason>,
+    /// The session has lapsed: the first contender takes it.
+    pub lapsed: bool,
+}
+
+/// A true no, with what the caller needs to act on it. None of these changed anything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Somebody else holds it, or stands in line before the caller.
+    Held {
+        /// The resource that could not be had.
+        resource: ResourceName,
+        /// Who holds it; `None` if it is free but others are before the caller.
+        by: Option<Box<Holding>>,
+        /// How long the caller stood in line before its time was up.
+        waited: Duration,
+    },
+    /// The resource rests after an unclean end.
+    Delayed {
+        /// The resource.
+        resource: ResourceName,
+        /// For how long still.
+        remaining: Duration,
+    },
+    /// The session has ended, or never was.
+    UnknownSession,
+    /// The session does not hold this resource (with this token).
+    NotHeld {
+        /// The resource.
+        resource: ResourceName,
+    },
+    /// The lease is under notice and cannot be transferred.
+    UnderNotice {
+        /// The resource.
+        resource: ResourceName,
+    },
+    /// The resource is of another kind.
+    WrongKind {
+        /// The resource.
+        resource: ResourceName,
+        /// What it is.
+        is: KindSetting,
+    },
+    /// A newer token was granted for this scope.
+    StaleToken {
+        /// The token presented.
+        presented: Token,
+        /// The newest token of the scope.
+        seen: Token,
+    },
+    /// The lease of this token has ended, and no newer one was granted.
+    LeaseEnded {
+        /// The token presented.
+        presented: Token,
+    },
+    /// No grant of this scope ever had this token, or it is a sharer's, which cannot write.
+    UnknownToken {
+        /// The token presented.
+        presented: Token,
+    },
+    /// The register is guarded by something else.
+    WrongGuard {
+        /// The register.
+        key: RegisterKey,
+        /// What guards it.
+        guard: Option<Scope>,
+    },
+    /// This command number was answered and forgotten, or lies below what the client awaits.
+    ForgottenNumber {
+        /// The number.
+        number: u64,
+    },
+    /// The acquire with this number was cancelled before it arrived.
+    Cancelled,
+    /// A limit would be passed.
+    Limit {
+        /// Which one, as `limits.rs` names it.
+        limit: &'static str,
+        /// Its value.
+        max: u64,
+    },
+    /// The TTL is outside the limits; it is refused, never clamped.
+    InvalidTtl {
+        /// What was asked for.
+        ttl: Duration,
+        /// The shortest allowed.
+        min: Duration,
+        /// The longest allowed.
+        max: Duration,
+    },
+    /// What was asked for contradicts itself; the text says how.
+    Invalid(&'static str),
+    /// The resource is held; this can only be done while it is free.
+    InUse {
+        /// The resource.
+        resource: ResourceName,
+    },
+    /// No such thing has ever been seen here.
+    NotFound,
+    /// The cluster was restored from a backup and grants nothing yet.
+    Restoring {
+        /// For how long still.
+        remaining: Duration,
+    },
+    /// The tokens below 2^53 are used up.
+    TokensExhausted,
+}
+
+/// What a renewal answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RenewalAnswer {
+    /// The session lives; its deadline counts from this transmission's own send, if its number was the highest.
+    Renewed {
+        /// The number of the transmission that this answers.
+        number: u64,
+        /// The TTL that the holder counts with.
+        ttl: Duration,
+        /// The revision of the session's last lease change; a client that knows an older one missed a push.
+        last_lease_revision: Revision,
+        /// Leases under notice or ended, to be taken in before the deadline moves; `None` if there are none.
+        news: Option<Box<RenewalNews>>,
+    },
+    /// The session has ended, or never was.
+    UnknownSession,
+}
+
+/// What a holder must take in before its deadline moves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RenewalNews {
+    /// Leases under notice: resource, token, why, and what is left of the lease.
+    pub noticed: Vec<(ResourceName, Token, EndReason, Duration)>,
+    /// Leases that ended without the holder asking for it: resource, token, why.
+    pub ended: Vec<(ResourceName, Token, EndReason)>,
+    /// More ended than are remembered: ask for the list of leases still held.
+    pub incomplete: bool,
+}

@@ -1,0 +1,39 @@
+//! The whole lease protocol, pure: values in, values out.
+//!
+//! This crate decides who holds a lease, when it ends, what a holder may believe and what a storage
+//! may accept. It never awaits, locks, logs, reads a clock, draws randomness or fails for I/O: time and
+//! randomness arrive as arguments, so the same log gives the same state on every replica and a test
+//! that needs time to pass simply passes a time.
+//!
+//! Each file is one mind: [`Machine`] is what the cluster has agreed; the office is what the leader is
+//! counting; the holder is what a client may believe; the fence is what a storage may accept.
+#![no_std]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod answer;
+mod command;
+mod event;
+mod limits;
+mod names;
+mod numbers;
+mod permit;
+mod time;
+
+pub use answer::{Answer, Done, Grant, Holding, Refusal, Register, RenewalAnswer, RenewalNews};
+pub use command::{
+    Acquire, AcquireBy, Caller, Command, Compare, CompareField, CompareOp, Entry, Guard, KindSetting, Mode,
+    Open, Operation, Policies, Renewal, Settings, Wait, Write,
+};
+pub use event::{EndReason, Event, EventKind};
+pub use limits::Limits;
+pub use names::{FenceName, HolderName, InvalidName, RegisterKey, ResourceName, Scope};
+pub use numbers::{
+    Generation, InvalidSessionId, InvalidToken, Nonce, Revision, Secret, SessionId, SessionNumber, Slot,
+    Token,
+};
+pub use permit::{Permit, PermitCount, ReadPermit};
+pub use time::{ClusterTime, Moment, WallTime};

@@ -1,0 +1,220 @@
+//! Numbers that must not be mixed: each has its own type and speaks its own words.
+
+use core::fmt;
+use core::num::NonZeroU64;
+use core::str::FromStr;
+
+/// The fencing token: strictly increasing over all grants that the cluster ever makes; below 2^53, so
+/// that JSON, Lua and JavaScript keep it exact. Renewal never changes it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(NonZeroU64);
+
+impl Token {
+    /// The largest token, 2^53 - 1. Past it the cluster refuses to grant rather than wrap.
+    pub const MAX: Token = Token(NonZeroU64::new((1 << 53) - 1).unwrap());
+    /// The first token of a new cluster.
+    pub const FIRST: Token = Token(NonZeroU64::MIN);
+
+    /// The token as a number.
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    /// The token after this one, or `None` when the numbers are used up.
+    pub fn next(self) -> Option<Token> {
+        Token::try_from(self.get() + 1).ok()
+    }
+}
+
+/// A number that is no token: zero, or 2^53 and above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidToken(pub u64);
+
+impl fmt::Display for InvalidToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is not a token: tokens are whole numbers from 1 to {}", self.0, Token::MAX)
+    }
+}
+
+impl core::error::Error for InvalidToken {}
+
+impl TryFrom<u64> for Token {
+    type Error = InvalidToken;
+    fn try_from(number: u64) -> Result<Self, InvalidToken> {
+        match NonZeroU64::new(number) {
+            Some(token) if number <= Token::MAX.get() => Ok(Token(token)),
+            _ => Err(InvalidToken(number)),
+        }
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Token({})", self.0)
+    }
+}
+
+/// Implements a counting number: a plain value with an order and a text form.
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name($inner);
+
+        impl $name {
+            /// Wraps a number.
+            pub const fn new(number: $inner) -> Self {
+                Self(number)
+            }
+
+            /// The plain number.
+            pub const fn get(self) -> $inner {
+                self.0
+            }
+
+            /// The number after this one.
+            #[must_use]
+            pub const fn next(self) -> Self {
+                Self(self.0 + 1)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+number!(
+    /// How often a resource has changed hands: 1, 2, 3 … For people, not for fencing.
+    Generation(u64)
+);
+number!(
+    /// The cluster-wide counter of visible changes, raised once per command that changes something visible.
+    Revision(u64)
+);
+number!(
+    /// The public number of a session: shown in lists and named by `transfer`, but it opens no door.
+    SessionNumber(u64)
+);
+number!(
+    /// One slot of a semaphore, counted from zero.
+    Slot(u32)
+);
+
+/// The part of a session's id that only its opener knows: 128 random bits drawn by the proposer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Secret([u8; 16]);
+
+impl Secret {
+    /// Wraps 128 random bits.
+    pub const fn new(bits: [u8; 16]) -> Self {
+        Self(bits)
+    }
+
+    /// The bits.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+/// What lets a repeated open find the session that it made: 128 random bits drawn by the client.
+/// Shorter ones are refused at the edge; longer ones are folded there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nonce([u8; 16]);
+
+impl Nonce {
+    /// Wraps 128 random bits.
+    pub const fn new(bits: [u8; 16]) -> Self {
+        Self(bits)
+    }
+
+    /// The bits.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+}
+
+/// A session's whole id: its public number and its secret. Only this renews, releases and closes.
+/// Written `number-hex`, such as `7-9f86d081884c7d659a2feaa0c55ad015`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SessionId {
+    /// The public number.
+    pub number: SessionNumber,
+    /// The secret half.
+    pub secret: Secret,
+}
+
+/// A text that is no session id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidSessionId;
+
+impl fmt::Display for InvalidSessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not a session id: it is a number, a dash and 32 hexadecimal digits, as `acquire` or `session open` printed it")
+    }
+}
+
+impl core::error::Error for InvalidSessionId {}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-", self.number)?;
+        self.secret.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl FromStr for SessionId {
+    type Err = InvalidSessionId;
+    fn from_str(text: &str) -> Result<Self, InvalidSessionId> {
+        let (number, hex) = text.split_once('-').ok_or(InvalidSessionId)?;
+        if hex.len() != 32
+            || !hex.bytes().all(|b| b.is_ascii_hexdigit())
+            || !number.bytes().all(|b| b.is_ascii_digit())
+        {
+            return Err(InvalidSessionId);
+        }
+        let number = SessionNumber::new(number.parse().map_err(|_| InvalidSessionId)?);
+        let bits = u128::from_str_radix(hex, 16).map_err(|_| InvalidSessionId)?;
+        Ok(SessionId { number, secret: Secret(bits.to_be_bytes()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_end_below_two_to_the_53() {
+        assert_eq!(Token::MAX.get(), 9_007_199_254_740_991);
+        assert_eq!(Token::MAX.next(), None);
+        assert!(Token::try_from(0).is_err());
+        assert_eq!(Token::FIRST.next().unwrap().get(), 2);
+    }
+
+    #[test]
+    fn a_session_id_reads_what_it_writes() {
+        let id = SessionId { number: SessionNumber::new(7), secret: Secret([0xab; 16]) };
+        assert_eq!(alloc::format!("{id}").parse(), Ok(id));
+        for bad in
+            ["", "7", "7-", "-ab", "x-abababababababababababababababab", "7-+bababababababababababababababab"]
+        {
+            assert_eq!(bad.parse::<SessionId>(), Err(InvalidSessionId), "{bad}");
+        }
+        assert!(!alloc::format!("{id:?}").contains("abab"), "a secret is never printed by accident");
+    }
+}
