@@ -18,6 +18,7 @@ mod answer;
 mod command;
 mod event;
 mod limits;
+mod machine;
 mod names;
 mod numbers;
 mod permit;
@@ -37,3 +38,9 @@ pub use numbers::{
 };
 pub use permit::{Permit, PermitCount, ReadPermit};
 pub use time::{ClusterTime, Moment, WallTime};
+
+/// The replicated state as plain records: what a snapshot holds.
+pub mod state {
+    pub use crate::machine::shelf::{Key, Shelf};
+    pub use crate::machine::state::*;
+}

@@ -1,0 +1,4 @@
+//! What the cluster has agreed.
+
+pub mod shelf;
+pub mod state;

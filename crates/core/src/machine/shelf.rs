@@ -1,0 +1,187 @@
+//! A shelf: records under rising numbers, copied only where somebody still looks at the old ones.
+//!
+//! Records stand in boards of 64. Taking a copy of a shelf copies one pointer per board; a board is
+//! copied for real only when it is changed while such a copy is alive. So a snapshot of a million
+//! records is taken between two commands, and written out while commands go on.
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+
+const BOARD: u64 = 64;
+
+/// A number that records stand under.
+pub trait Key: Copy {
+    /// The key of this number.
+    fn from_number(number: u64) -> Self;
+    /// The number of this key.
+    fn number(self) -> u64;
+}
+
+/// Up to 64 neighbours: one bit per place that is taken, and the records without gaps between them.
+#[derive(Clone, Debug)]
+struct Board<T> {
+    taken: u64,
+    records: Vec<T>,
+}
+
+impl<T> Board<T> {
+    fn bit(number: u64) -> u64 {
+        1 << (number % BOARD)
+    }
+
+    /// Where the record of `number` stands, or would stand.
+    fn place(&self, number: u64) -> usize {
+        (self.taken & (Self::bit(number) - 1)).count_ones() as usize
+    }
+
+    fn holds(&self, number: u64) -> bool {
+        self.taken & Self::bit(number) != 0
+    }
+}
+
+/// Records under numbers, in the order of their numbers; cheap to copy as a whole.
+#[derive(Clone, Debug)]
+pub struct Shelf<K, T> {
+    boards: BTreeMap<u64, Arc<Board<T>>>,
+    len: usize,
+    keys: PhantomData<K>,
+}
+
+impl<K, T> Default for Shelf<K, T> {
+    fn default() -> Self {
+        Self { boards: BTreeMap::new(), len: 0, keys: PhantomData }
+    }
+}
+
+impl<K: Key, T: Clone> Shelf<K, T> {
+    /// How many records stand here.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none does.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The record under this key.
+    pub fn get(&self, key: K) -> Option<&T> {
+        let number = key.number();
+        let board = self.boards.get(&(number / BOARD))?;
+        board.holds(number).then(|| &board.records[board.place(number)])
+    }
+
+    /// The record under this key, to be changed.
+    pub fn get_mut(&mut self, key: K) -> Option<&mut T> {
+        let number = key.number();
+        let board = self.boards.get_mut(&(number / BOARD))?;
+        if !board.holds(number) {
+            return None;
+        }
+        let place = board.place(number);
+        Some(&mut Arc::make_mut(board).records[place])
+    }
+
+    /// Puts a record under a key that is free. Keys are never used twice, so a taken one is a bug.
+    pub fn insert(&mut self, key: K, record: T) {
+        let number = key.number();
+        let board = self
+            .boards
+            .entry(number / BOARD)
+            .or_insert_with(|| Arc::new(Board { taken: 0, records: Vec::new() }));
+        let board = Arc::make_mut(board);
+        assert!(!board.holds(number), "record number {number} is taken already");
+        let place = board.place(number);
+        board.records.insert(place, record);
+        board.taken |= Board::<T>::bit(number);
+        self.len += 1;
+    }
+
+    /// Takes a record away.
+    pub fn remove(&mut self, key: K) -> Option<T> {
+        let number = key.number();
+        let board = self.boards.get_mut(&(number / BOARD))?;
+        if !board.holds(number) {
+            return None;
+        }
+        let board = Arc::make_mut(board);
+        let record = board.records.remove(board.place(number));
+        board.taken &= !Board::<T>::bit(number);
+        self.len -= 1;
+        if board.taken == 0 {
+            self.boards.remove(&(number / BOARD));
+        }
+        Some(record)
+    }
+
+    /// All records with their keys, in the order of the keys.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &T)> {
+        self.boards.iter().flat_map(|(first, board)| Self::board_iter(*first, board))
+    }
+
+    /// The records whose keys come after `after`, in order; all of them for `None`.
+    pub fn iter_after(&self, after: Option<K>) -> impl Iterator<Item = (K, &T)> {
+        let after = after.map(K::number);
+        let from = after.map_or(0, |number| number / BOARD);
+        self.boards
+            .range(from..)
+            .flat_map(|(first, board)| Self::board_iter(*first, board))
+            .filter(move |(key, _)| after.is_none_or(|after| key.number() > after))
+    }
+
+    fn board_iter(board_number: u64, board: &Board<T>) -> impl Iterator<Item = (K, &T)> {
+        (0..BOARD)
+            .filter(|offset| board.taken & (1 << offset) != 0)
+            .map(move |offset| K::from_number(board_number * BOARD + offset))
+            .zip(board.records.iter())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Key for u64 {
+        fn from_number(number: u64) -> Self {
+            number
+        }
+        fn number(self) -> u64 {
+            self
+        }
+    }
+
+    #[test]
+    fn a_shelf_is_a_map_in_the_order_of_its_keys() {
+        let mut shelf = Shelf::<u64, u64>::default();
+        let mut model = BTreeMap::new();
+        let mut seed = 7u64;
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let key = (seed >> 33) % 1_000;
+            match (seed >> 20) % 3 {
+                0 if !model.contains_key(&key) => {
+                    shelf.insert(key, seed);
+                    model.insert(key, seed);
+                }
+                1 => assert_eq!(shelf.remove(key), model.remove(&key)),
+                _ => assert_eq!(shelf.get_mut(key).copied(), model.get(&key).copied()),
+            }
+            assert_eq!(shelf.len(), model.len());
+        }
+        assert!(shelf.iter().map(|(k, v)| (k, *v)).eq(model.iter().map(|(k, v)| (*k, *v))));
+        assert!(shelf.iter_after(Some(500)).map(|(k, _)| k).eq(model.range(501..).map(|(k, _)| *k)));
+    }
+
+    #[test]
+    fn a_copy_keeps_what_it_saw() {
+        let mut shelf = Shelf::<u64, u64>::default();
+        (0..200).for_each(|n| shelf.insert(n, n));
+        let copy = shelf.clone();
+        *shelf.get_mut(77).unwrap() = 0;
+        shelf.remove(78);
+        shelf.insert(1_000, 1);
+        assert_eq!((copy.get(77), copy.get(78), copy.get(1_000), copy.len()), (Some(&77), Some(&78), None, 200));
+    }
+}

@@ -1,0 +1,441 @@
+//! What the cluster has agreed, as plain records: all of it, and nothing that can be derived from it.
+//! A snapshot is this and only this; the machine's indexes are made again from it.
+
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::shelf::{Key, Shelf};
+use crate::answer::Answer;
+use crate::command::{KindSetting, Mode, Policies, Settings};
+use crate::event::EndReason;
+use crate::limits::Limits;
+use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
+use crate::numbers::{Generation, Nonce, Revision, Secret, SessionNumber, Slot, Token};
+use crate::time::{ClusterTime, WallTime};
+
+/// Implements an internal number under which records of one kind stand.
+macro_rules! record_number {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u64);
+
+        impl Key for $name {
+            fn from_number(number: u64) -> Self {
+                Self(number)
+            }
+            fn number(self) -> u64 {
+                self.0
+            }
+        }
+    };
+}
+
+record_number!(
+    /// The number under which a resource's record stands.
+    ResourceNumber
+);
+record_number!(
+    /// The number under which a waiter's record stands: its place in the order of arrival.
+    WaiterNumber
+);
+record_number!(
+    /// The number under which a register's record stands.
+    RegisterNumber
+);
+
+impl Key for SessionNumber {
+    fn from_number(number: u64) -> Self {
+        SessionNumber::new(number)
+    }
+    fn number(self) -> u64 {
+        self.get()
+    }
+}
+
+/// Everything that the cluster has agreed.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// What all nodes agree on.
+    pub settings: Settings,
+    /// Cluster time.
+    pub time: ClusterTime,
+    /// The last entry's calendar time, for display.
+    pub wall: WallTime,
+    /// The counter of visible changes.
+    pub revision: Revision,
+    /// The last token issued; zero before the first.
+    pub last_token: u64,
+    /// No grants before this time: set by a restore.
+    pub grants_from: ClusterTime,
+    /// How many sessions were ever opened: the last session's number.
+    pub sessions_opened: u64,
+    /// The last resource record's number.
+    pub resources_named: u64,
+    /// The last waiter's number.
+    pub waiters_arrived: u64,
+    /// The last register record's number.
+    pub registers_named: u64,
+    /// What renewals change, kept apart so that a renewal touches little memory.
+    pub pulses: Shelf<SessionNumber, Pulse>,
+    /// The sessions; each has a pulse under the same number.
+    pub sessions: Shelf<SessionNumber, Session>,
+    /// The resources that are held, waited for or remembered.
+    pub resources: Shelf<ResourceNumber, Resource>,
+    /// The acquires that stand in line.
+    pub waiters: Shelf<WaiterNumber, Waiter>,
+    /// The registers that exist, and the guards of those that did.
+    pub registers: Shelf<RegisterNumber, RegisterRecord>,
+    /// The public keys with which nodes sign sequencers, by key id.
+    pub keys: BTreeMap<Arc<str>, SigningKey>,
+    /// What has happened so far, counted.
+    pub totals: Totals,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            settings: Settings { cluster: [0; 16], limits: Limits::default() },
+            time: ClusterTime::ZERO,
+            wall: WallTime::default(),
+            revision: Revision::default(),
+            last_token: 0,
+            grants_from: ClusterTime::ZERO,
+            sessions_opened: 0,
+            resources_named: 0,
+            waiters_arrived: 0,
+            registers_named: 0,
+            pulses: Shelf::default(),
+            sessions: Shelf::default(),
+            resources: Shelf::default(),
+            waiters: Shelf::default(),
+            registers: Shelf::default(),
+            keys: BTreeMap::new(),
+            totals: Totals::default(),
+        }
+    }
+}
+
+/// The part of a session that its renewals change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pulse {
+    /// When it ends without a renewal.
+    pub deadline: ClusterTime,
+    /// How long it lives without one.
+    pub ttl: Duration,
+    /// The highest number of an open or renewal that was applied.
+    pub number: u64,
+    /// The revision of its last lease change.
+    pub last_lease_revision: Revision,
+    /// Past its TTL, not yet past its hard limit: not live, but a renewal makes it so.
+    pub lapsed: bool,
+    /// It has leases under notice, or ended ones that it has not seen: renewals must say so.
+    pub has_news: bool,
+}
+
+/// A session, without its pulse.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Session {
+    /// The secret half of its id.
+    pub secret: Secret,
+    /// Who.
+    pub holder: HolderName,
+    /// The nonce that opened it.
+    pub nonce: Option<Nonce>,
+    /// It was opened by an acquire and ends with its last lease or wait.
+    pub implicit: bool,
+    /// When it was opened.
+    pub opened_at: ClusterTime,
+    /// What it holds, in the order of record numbers.
+    pub leases: Vec<ResourceNumber>,
+    /// The answers that it may ask for again.
+    pub answers: Answers,
+    /// What few sessions have.
+    pub more: Option<Box<SessionMore>>,
+}
+
+/// What few sessions have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SessionMore {
+    /// Its acquires that stand in line.
+    pub waiters: BTreeSet<WaiterNumber>,
+    /// The registers that disappear with it.
+    pub ephemerals: BTreeSet<RegisterNumber>,
+    /// Leases that ended without its asking, until it has seen them.
+    pub news: VecDeque<EndedNews>,
+    /// More ended than are remembered.
+    pub news_lost: bool,
+    /// How long after its last renewal a lapsed session ends.
+    pub hard_limit: Option<Duration>,
+}
+
+/// A lease that ended without its holder asking for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedNews {
+    /// The revision at which it ended.
+    pub revision: Revision,
+    /// The resource.
+    pub resource: ResourceName,
+    /// The token.
+    pub token: Token,
+    /// Why.
+    pub why: EndReason,
+}
+
+/// The remembered answers of one session, in the order of their numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answers {
+    /// Numbers below this are forgotten.
+    pub floor: u64,
+    /// The answers, by number.
+    pub remembered: Vec<(u64, Remembered)>,
+}
+
+/// One remembered answer; grants, by far the most frequent, in little memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Remembered {
+    /// The acquire still stands in line.
+    Waiting(WaiterNumber),
+    /// The acquire was cancelled, perhaps before it arrived.
+    Cancelled,
+    /// The acquire was granted.
+    Granted(Box<[RememberedGrant]>),
+    /// Any other answer.
+    Answered(Box<Answer>),
+}
+
+/// What cannot be looked up again of a grant that was answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RememberedGrant {
+    /// The resource.
+    pub resource: ResourceName,
+    /// How it was granted.
+    pub mode: Mode,
+    /// Which slot.
+    pub slot: Option<Slot>,
+    /// The token.
+    pub token: Token,
+    /// The generation.
+    pub generation: Generation,
+    /// What was left of the session at the grant.
+    pub remaining: Duration,
+    /// How long the acquire stood in line.
+    pub waited: Duration,
+}
+
+/// A resource: what is protected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// Its name.
+    pub name: ResourceName,
+    /// Fixed by the first grant, or by an administrator.
+    pub kind: Option<KindSetting>,
+    /// How often it has changed hands.
+    pub generation: Generation,
+    /// The newest token of it; zero before the first.
+    pub last_token: u64,
+    /// Who holds it now.
+    pub holds: Vec<Hold>,
+    /// The revision at which it last became free; orders what is forgotten first.
+    pub freed_at: Revision,
+    /// What few resources have at a time.
+    pub more: Option<Box<ResourceMore>>,
+}
+
+/// What few resources have at a time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourceMore {
+    /// Who stands in line.
+    pub queue: BTreeSet<Place>,
+    /// Nobody is granted it before this time.
+    pub delayed_until: Option<ClusterTime>,
+    /// Past leases, the newest last.
+    pub history: VecDeque<Transition>,
+    /// Its fences, and what each has installed, by scope.
+    pub fences: BTreeMap<FenceName, FenceRecord>,
+    /// For a semaphore, the newest token of each slot that was ever granted.
+    pub slot_tokens: BTreeMap<Slot, Token>,
+    /// The token of a register guard is bound to this resource, or an administrator set its kind.
+    pub guards: u32,
+    /// An administrator set its kind; it is not forgotten.
+    pub kind_set: bool,
+}
+
+/// A place in line: one total order over all queues, so that nobody waits in a circle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Higher priority sorts first.
+    pub rank: core::cmp::Reverse<i32>,
+    /// Then first come, first served.
+    pub waiter: WaiterNumber,
+}
+
+/// One lease of a resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// Who holds it.
+    pub session: SessionNumber,
+    /// The fencing token.
+    pub token: Token,
+    /// How often the resource had changed hands.
+    pub generation: Generation,
+    /// How it is held.
+    pub mode: Mode,
+    /// Which slot.
+    pub slot: Option<Slot>,
+    /// Since when.
+    pub since: ClusterTime,
+    /// Since when, for people.
+    pub since_wall: WallTime,
+    /// How many further acquires its holder counted on it.
+    pub reentered: u32,
+    /// What few leases have.
+    pub more: Option<Box<HoldMore>>,
+}
+
+/// What few leases have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HoldMore {
+    /// What the acquire asked for.
+    pub policies: Policies,
+    /// It is to end.
+    pub notice: Option<Notice>,
+}
+
+/// A lease is to end: when its holder confirms, or at `ends_at`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Why.
+    pub why: EndReason,
+    /// The session's deadline as it stood when notice was given.
+    pub ends_at: ClusterTime,
+    /// The administrator's words.
+    pub reason: Option<Arc<str>>,
+}
+
+/// A past lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// The fencing token.
+    pub token: Token,
+    /// How often the resource had changed hands.
+    pub generation: Generation,
+    /// The session.
+    pub session: SessionNumber,
+    /// Who.
+    pub holder: HolderName,
+    /// How it was held.
+    pub mode: Mode,
+    /// Which slot.
+    pub slot: Option<Slot>,
+    /// From when.
+    pub from: ClusterTime,
+    /// Until when.
+    pub to: ClusterTime,
+    /// From when, for people.
+    pub from_wall: WallTime,
+    /// Until when, for people.
+    pub to_wall: WallTime,
+    /// Why it ended.
+    pub why: EndReason,
+    /// The administrator's words.
+    pub reason: Option<Arc<str>>,
+}
+
+/// One fence of a resource.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FenceRecord {
+    /// The newest token that it has installed, by slot.
+    pub armed: BTreeMap<Option<Slot>, Token>,
+    /// How many stale writes it has refused.
+    pub refused: u64,
+    /// When it last did, for people.
+    pub refused_wall: WallTime,
+}
+
+/// An acquire that stands in line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// Its session.
+    pub session: SessionNumber,
+    /// The number of the acquire, if it had one.
+    pub number: Option<u64>,
+    /// What it waits for.
+    pub resources: Vec<ResourceNumber>,
+    /// How it wants to hold it.
+    pub mode: Mode,
+    /// What it asked for.
+    pub policies: Policies,
+    /// The fences to add at the grant.
+    pub fences: Vec<FenceName>,
+    /// Since when it waits.
+    pub since: ClusterTime,
+    /// Until when; `None` for as long as its session lives.
+    pub until: Option<ClusterTime>,
+}
+
+impl Waiter {
+    /// The waiter's place in every queue that it stands in.
+    pub fn place(&self, number: WaiterNumber) -> Place {
+        Place { rank: core::cmp::Reverse(self.policies.priority), waiter: number }
+    }
+}
+
+/// A register, or what is remembered of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegisterRecord {
+    /// Its key.
+    pub key: RegisterKey,
+    /// What guards it; survives deletes.
+    pub guard: Option<Scope>,
+    /// Its content; `None` if only the guard is remembered.
+    pub content: Option<Content>,
+}
+
+/// What a register that exists holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Content {
+    /// The value.
+    pub value: Arc<[u8]>,
+    /// The revision that created it.
+    pub create_revision: Revision,
+    /// The revision that last changed it.
+    pub mod_revision: Revision,
+    /// How often it was written since.
+    pub version: u64,
+    /// The session with which it disappears.
+    pub session: Option<SessionNumber>,
+}
+
+/// A key with which a node signs sequencers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SigningKey {
+    /// The node.
+    pub node: u64,
+    /// The Ed25519 public key.
+    pub key: [u8; 32],
+}
+
+/// What has happened so far, counted; replicated, so every node shows the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Leases granted.
+    pub grants: u64,
+    /// Leases ended, by reason in the order of `EndReason::ALL`.
+    pub ends: [u64; 7],
+    /// Renewals that were answered ok.
+    pub renewals: u64,
+    /// Sessions ended for want of a renewal.
+    pub sessions_expired: u64,
+    /// Stale writes refused by fences, as reported.
+    pub refused: u64,
+    /// Stale guarded writes that the registers refused.
+    pub register_refusals: u64,
+    /// Pauses reported by holders.
+    pub pauses: u64,
+    /// Leaders that took office.
+    pub leader_changes: u64,
+}
