@@ -1,2 +1,50 @@
-//! Chores.
-fn main() {}
+//! Chores, one file each. `ci` judges and writes nothing but build output; `fix` writes what can be
+//! written by a machine; `setup` installs what the tests need.
+//!
+//! This crate is compiled cold before anything else, so it uses the standard library alone.
+
+mod ci;
+mod fix;
+mod links;
+mod needs;
+mod purity;
+mod requirements;
+mod setup;
+mod steps;
+mod surface;
+mod workspace;
+
+use std::process::ExitCode;
+
+/// One chore: what to type, what it does, and the function that does it.
+struct Chore {
+    name: &'static str,
+    help: &'static str,
+    run: fn(&[String]) -> ExitCode,
+}
+
+const CHORES: &[Chore] = &[
+    Chore { name: "ci", help: "judge everything; --full runs the heavy variants of the tests", run: ci::run },
+    Chore {
+        name: "fix",
+        help: "write formatting, stories, golden files and public-API snapshots",
+        run: fix::run,
+    },
+    Chore { name: "setup", help: "install the programs that the tests use (Debian, PyPI)", run: setup::run },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = arguments.first().map(String::as_str).unwrap_or("");
+    if let Some(chore) = CHORES.iter().find(|chore| chore.name == wanted) {
+        return (chore.run)(&arguments[1..]);
+    }
+    if !matches!(wanted, "" | "help" | "--help" | "-h") {
+        eprintln!("there is no chore called {wanted:?}\n");
+    }
+    eprintln!("cargo xtask <chore>\n");
+    for chore in CHORES {
+        eprintln!("  {:<8} {}", chore.name, chore.help);
+    }
+    if matches!(wanted, "help" | "--help" | "-h") { ExitCode::SUCCESS } else { ExitCode::from(2) }
+}

@@ -1,0 +1,158 @@
+//! `cargo xtask ci`: judges everything, writes nothing but build output. The cheap steps come first, so
+//! that a slip in a document is told within a second.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{ExitCode, Stdio};
+use std::sync::Mutex;
+
+use crate::needs::find;
+use crate::steps::{Judged, Steps, Verdict, passed};
+use crate::workspace::{cargo, root, succeed, target};
+use crate::{links, purity, requirements, setup, surface};
+
+/// Tests that print a line starting so have counted themselves as skipped.
+const SKIPPED: &str = "skipped: ";
+
+/// Runs all steps.
+pub fn run(arguments: &[String]) -> ExitCode {
+    let full = match arguments {
+        [] => false,
+        [flag] if flag == "--full" => true,
+        _ => {
+            eprintln!("cargo xtask ci [--full]");
+            return ExitCode::from(2);
+        }
+    };
+    let mut steps = Steps::default();
+    steps.step("setup", setup::install);
+    steps.step("format", || succeed(&mut cargo(&["fmt", "--all", "--check"])).and_then(|()| passed()));
+    steps.step("links", links::judge);
+    steps.step("requirements", requirements::judge);
+    steps.step("public api", surface::judge);
+    steps.step("core is pure", purity::judge);
+    steps.step("licences", licences);
+    steps.step("clippy", || {
+        let arguments = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
+        succeed(&mut cargo(&arguments)).and_then(|()| passed())
+    });
+    steps.step("documents", || {
+        let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
+        succeed(doc.env("RUSTDOCFLAGS", "-D warnings")).and_then(|()| passed())
+    });
+    steps.step("tests", || tests(full));
+    steps.finish()
+}
+
+/// Licences, bans and sources; advisories would need a database from the network.
+fn licences() -> Judged {
+    if find("cargo-deny").is_none() {
+        return Ok(Verdict::Skipped("cargo-deny is not installed".into()));
+    }
+    succeed(&mut cargo(&["deny", "--all-features", "check", "licenses", "bans", "sources"]))?;
+    passed()
+}
+
+/// What the test programs told.
+#[derive(Default)]
+struct Told {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    skipped: Vec<String>,
+}
+
+impl Told {
+    fn take_in(&mut self, line: &str) {
+        if let Some(why) = line.strip_prefix(SKIPPED) {
+            self.skipped.push(why.to_string());
+        }
+        // test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s
+        let Some(counts) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else {
+            return;
+        };
+        for part in counts.1.split("; ") {
+            let Some((number, what)) = part.split_once(' ') else { continue };
+            let Ok(number) = number.parse::<u64>() else { continue };
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.ignored += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+/// All tests of the workspace, doc tests among them.
+fn tests(full: bool) -> Judged {
+    let mut test = cargo(&["test", "--workspace", "--no-fail-fast"]);
+    if full {
+        test.env("TENURE_TEST_FULL", "1");
+    } else if root().join("crates/cli/tests").is_dir() {
+        // This very command builds the binary for the integration tests of `cli`, so the end-to-end
+        // tests need not build it again with other features.
+        test.env("TENURE_BIN", target().join("debug/tenure"));
+    }
+    let mut child = test
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cargo test: {error}"))?;
+    let told = Mutex::new(Told::default());
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    std::thread::scope(|scope| {
+        scope.spawn(|| pass_on(out, std::io::stdout(), &told));
+        scope.spawn(|| pass_on(err, std::io::stderr(), &told));
+    });
+    let status = child.wait().map_err(|error| format!("cargo test: {error}"))?;
+    let told = told.into_inner().expect("a reader of the tests' output panicked");
+    for why in &told.skipped {
+        eprintln!("    skipped: {why}");
+    }
+    let counts = format!(
+        "{} passed, {} failed, {} ignored, {} skipped for want of a program",
+        told.passed,
+        told.failed,
+        told.ignored,
+        told.skipped.len()
+    );
+    if !status.success() {
+        return Err(counts);
+    }
+    if told.passed == 0 {
+        return Err("no test ran, which proves nothing".into());
+    }
+    Ok(Verdict::Passed(counts))
+}
+
+/// Shows every line as it comes and counts what it tells.
+fn pass_on(from: Option<impl Read>, mut to: impl Write, told: &Mutex<Told>) {
+    let Some(from) = from else { return };
+    let mut from = BufReader::new(from);
+    let mut line = Vec::new();
+    // Bytes, not text: a test may print anything, and that must not end the reading.
+    while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
+        // Nobody may be looking at our output any more; the tests are judged all the same.
+        let _ = to.write_all(&line);
+        told.lock().expect("the other reader panicked").take_in(String::from_utf8_lossy(&line).trim_end());
+        line.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_read_from_what_tests_print() {
+        let mut told = Told::default();
+        told.take_in(
+            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.02s",
+        );
+        told.take_in("test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
+        told.take_in("skipped: stalled_sync needs strace");
+        told.take_in("running 3 tests");
+        assert_eq!((told.passed, told.failed, told.ignored), (14, 1, 1));
+        assert_eq!(told.skipped, ["stalled_sync needs strace"]);
+    }
+}

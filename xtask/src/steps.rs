@@ -1,0 +1,76 @@
+//! A run of steps: each has a heading, a verdict and a time, and the end is one table. A failed step
+//! does not stop the others, so one run tells everything that is wrong.
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How a step ended.
+pub enum Verdict {
+    /// It holds; the text says what was seen.
+    Passed(String),
+    /// It could not be judged here; the text says why.
+    Skipped(String),
+}
+
+/// What a step gives back: a verdict, or what is wrong.
+pub type Judged = Result<Verdict, String>;
+
+/// A step that holds and needs no words.
+pub fn passed() -> Judged {
+    Ok(Verdict::Passed(String::new()))
+}
+
+/// The steps so far.
+#[derive(Default)]
+pub struct Steps {
+    done: Vec<Done>,
+}
+
+struct Done {
+    name: &'static str,
+    judged: Judged,
+    took: Duration,
+}
+
+impl Steps {
+    /// Runs one step under its heading.
+    pub fn step(&mut self, name: &'static str, judge: impl FnOnce() -> Judged) {
+        eprintln!("\n==> {name}");
+        let started = Instant::now();
+        let judged = judge();
+        let took = started.elapsed();
+        match &judged {
+            Ok(Verdict::Passed(note)) if note.is_empty() => {}
+            Ok(Verdict::Passed(note)) => eprintln!("    {note}"),
+            Ok(Verdict::Skipped(why)) => eprintln!("    skipped: {why}"),
+            Err(wrong) => eprintln!("    FAILED: {wrong}"),
+        }
+        self.done.push(Done { name, judged, took });
+    }
+
+    /// Prints the table; success only if no step failed.
+    pub fn finish(self) -> ExitCode {
+        eprintln!("\n==> summary");
+        let mut failed = 0;
+        for step in &self.done {
+            let (word, note) = match &step.judged {
+                Ok(Verdict::Passed(note)) => ("ok", note.as_str()),
+                Ok(Verdict::Skipped(why)) => ("skipped", why.as_str()),
+                Err(wrong) => {
+                    failed += 1;
+                    ("FAILED", wrong.as_str())
+                }
+            };
+            let note = note.lines().next().unwrap_or("");
+            eprintln!("  {word:<8} {:>7.1} s  {:<14} {note}", step.took.as_secs_f64(), step.name);
+        }
+        let total: Duration = self.done.iter().map(|step| step.took).sum();
+        if failed == 0 {
+            eprintln!("all {} steps in {:.1} s", self.done.len(), total.as_secs_f64());
+            ExitCode::SUCCESS
+        } else {
+            eprintln!("{failed} of {} steps failed, {:.1} s", self.done.len(), total.as_secs_f64());
+            ExitCode::FAILURE
+        }
+    }
+}
