@@ -1,1 +1,29 @@
-//! (in preparation)
+//! Agreement and durability: the consensus engine, its log and its snapshots, behind our own types.
+//!
+//! A replica agrees with its peers on a sequence of *bytes* and applies them, in order, to a
+//! [`StateMachine`]. It decides what is committed and what is durable. It never looks into an entry,
+//! knows nothing of leases, and lets no type of the engine past this wall.
+//!
+//! Start reading at [`Replica`]; then `wal/` for what is on disk, `engine/` for how the engine is
+//! wired, `snapshot/` for compaction and `peer/` for what nodes say to each other.
+
+mod config;
+mod disk;
+mod error;
+mod leadership;
+mod machine;
+mod peer;
+mod replica;
+mod status;
+
+pub use config::{Config, Entropy, Execution, LogOptions, SnapshotOptions, Timing};
+pub use disk::{Disk, DiskFile, RealDisk};
+pub use error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
+pub use leadership::{Leadership, Office};
+pub use machine::StateMachine;
+pub use peer::{ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork};
+pub use replica::{Proposal, Replica};
+pub use status::{Histogram, LogStatus, PeerStatus, Role, Status, SyncStatus};
+
+/// The number of a node. Chosen by the operator, never used again after the node is removed.
+pub type NodeId = u64;

@@ -1,0 +1,146 @@
+//! What a replica is told at its start. Values only; nothing is read from the environment here.
+
+use crate::NodeId;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How one replica is to run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The number of this node. A data directory belongs to one node for ever.
+    pub node: NodeId,
+    /// The peer addresses of all founding members, this node among them. Empty: a cluster of one
+    /// that listens to nobody.
+    pub peers: BTreeMap<NodeId, String>,
+    /// Heartbeats and elections.
+    pub timing: Timing,
+    /// The log on disk.
+    pub log: LogOptions,
+    /// When the log is replaced by a snapshot.
+    pub snapshot: SnapshotOptions,
+    /// Where blocking work runs.
+    pub execution: Execution,
+    /// Where the bits of a new identity come from.
+    pub entropy: Entropy,
+}
+
+impl Config {
+    /// A cluster of one, with the defaults.
+    pub fn single(node: NodeId) -> Self {
+        Self {
+            node,
+            peers: BTreeMap::new(),
+            timing: Timing::default(),
+            log: LogOptions::default(),
+            snapshot: SnapshotOptions::default(),
+            execution: Execution::default(),
+            entropy: Entropy::default(),
+        }
+    }
+
+    /// A member of a cluster, with the defaults.
+    pub fn member(node: NodeId, peers: BTreeMap<NodeId, String>) -> Self {
+        Self { peers, ..Self::single(node) }
+    }
+}
+
+/// Heartbeats and elections. A new leader is found `election_max` + a draw from
+/// `election_min..election_max` after the last heartbeat: 450 to 600 ms with the defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct Timing {
+    /// How often a leader is heard of.
+    pub heartbeat: Duration,
+    /// The shortest wait before an election.
+    pub election_min: Duration,
+    /// The longest wait before an election, and the leader's lease. Must exceed the worst `fdatasync`.
+    pub election_max: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            heartbeat: Duration::from_millis(50),
+            election_min: Duration::from_millis(150),
+            election_max: Duration::from_millis(300),
+        }
+    }
+}
+
+/// The log on disk.
+#[derive(Clone, Copy, Debug)]
+pub struct LogOptions {
+    /// The size of one segment file, prepared in advance.
+    pub segment_bytes: u64,
+    /// How much is written before one `fdatasync`, at most (a single larger entry still goes through).
+    pub frame_bytes_max: usize,
+    /// How many bytes of recent entries stay in memory for replication.
+    pub cache_bytes: usize,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self { segment_bytes: 8 << 20, frame_bytes_max: 1 << 20, cache_bytes: 32 << 20 }
+    }
+}
+
+/// When the log is replaced by a snapshot, so that the disk in use stays bounded.
+#[derive(Clone, Copy, Debug)]
+pub struct SnapshotOptions {
+    /// After so many entries …
+    pub entries_max: u64,
+    /// … or so many bytes of log, whichever comes first.
+    pub log_bytes_max: u64,
+    /// How many entries stay behind a snapshot, for followers that lag a little.
+    pub entries_kept: u64,
+}
+
+impl Default for SnapshotOptions {
+    fn default() -> Self {
+        Self { entries_max: 100_000, log_bytes_max: 64 << 20, entries_kept: 1_000 }
+    }
+}
+
+/// Where blocking work runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Execution {
+    /// The log has a thread of its own, snapshots run on the blocking pool. What a real node does.
+    #[default]
+    Threads,
+    /// Everything runs as tasks of the current runtime: for simulation, where a thread would be
+    /// outside of the simulated world.
+    Tasks,
+}
+
+/// A source of random bits, replaceable so that simulation draws from its seed.
+#[derive(Clone)]
+pub struct Entropy(Arc<dyn Fn() -> u128 + Send + Sync>);
+
+impl Entropy {
+    /// Draws from `source` instead of the operating system.
+    pub fn from_source(source: impl Fn() -> u128 + Send + Sync + 'static) -> Self {
+        Self(Arc::new(source))
+    }
+
+    /// The next 128 bits.
+    pub fn draw(&self) -> u128 {
+        (self.0)()
+    }
+}
+
+impl Default for Entropy {
+    fn default() -> Self {
+        Self::from_source(|| {
+            let mut bits = [0; 16];
+            getrandom::fill(&mut bits).expect("the operating system must supply random bits");
+            u128::from_le_bytes(bits)
+        })
+    }
+}
+
+impl fmt::Debug for Entropy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Entropy")
+    }
+}
