@@ -1,0 +1,979 @@
+//! The office: what the leader is counting. It decides the stamp of every entry, what rides in it, and
+//! when the next one is due. It never decides who holds a lease (`machine/` does, by these stamps), and it
+//! never reads a clock or sends anything: its driver does both.
+//!
+//! # Why two permits for one exclusive resource never overlap
+//!
+//! *Claim.* Let a holder have a permit for a resource, and let the cluster later grant that resource to
+//! another session. Then the permit's interval, [taken, min(dropped, local deadline)], ends in real time
+//! before the leader reads its clock for the entry that grants. It needs one assumption: over any stretch
+//! of real time the holder's clock shows at least (1 - rho) of what a leader's clock shows. It needs no
+//! bound on the network, no synchronised clocks and no bound on pauses. (`revoke --now` and proof of death
+//! end a lease without asking the holder: there only fences protect, and nothing is claimed.)
+//!
+//! *The reading of a stamp.* A leader seals an entry by taking in all that has arrived, and only then
+//! reading its clock; everything taken in is tagged with the count at that reading. The entry's stamp `at`
+//! is a count that belonged to one such reading. Call it the reading of the stamp: if nothing that sets a
+//! deadline was left behind, it is the reading of this very seal; if a size limit cut the batch, it is the
+//! reading that tagged the first one left behind. The inbox is first in, first out, so everything in the
+//! entry that sets a deadline was tagged by that reading or an earlier one. Hence:
+//!
+//! 1. *Whatever sets a deadline in an entry had arrived, and so had been sent, before the reading of the
+//!    entry's stamp.* This is why the clock is read after taking in and not when the batch opens, and why
+//!    nothing received after the first one left behind may ride along: its deadline would count from
+//!    before it was sent.
+//!
+//! 2. *Log neighbours: the difference of their stamps is at most what leaders' clocks measured between the
+//!    readings of these stamps, no moment being measured twice.* Within one office the count grows by what
+//!    the clock showed since the last reading, or by less where the cap drops some; it is never lowered, so
+//!    nothing dropped is made up for; and a reading replaces the last one, so no time from before a stamp
+//!    is counted after it. Over a change of leader: a new leader starts from the cluster time of the
+//!    machine once it has applied the first entry of its own term, that is, from the stamp of some entry
+//!    that is already in the log; and from a fresh reading of its clock. What it measures therefore lies
+//!    after the readings of all stamps before it. A count or a reading kept from an earlier office would
+//!    count a second time what others have counted meanwhile; so both are thrown away with the office.
+//!    What a deposed leader stamps is not committed and measures nothing. (A stamp is a whole number of
+//!    microseconds, rounded down. So a difference of two stamps can exceed what was measured by less than
+//!    one microsecond: once, not per entry. `Timing` does not accept a sigma that small.)
+//!
+//! *Proof.* The holder's deadline was last moved by the answer to one transmission, an open or a renewal,
+//! which it sent at the moment *s* on its clock: the deadline is *s* + ttl (1 - rho) - sigma. Answers leave
+//! after apply, so there is an entry E in the log that set the session's deadline to at(E) + ttl at least.
+//! (If the transmission came too late to set anything, a later-sent one with a higher number had set the
+//! deadline, and the argument holds with that later *s*, all the more with the holder's earlier one.
+//! The machine takes max(at, time), which can only make that deadline later.)
+//! A lease that its holder did not give back ends, or its session counts as not live, only in an entry F
+//! whose stamp has reached that deadline: at(F) - at(E) >= ttl. By (2) leaders measured at least ttl between the
+//! readings of E and F, so the holder's clock shows at least ttl (1 - rho) for the same stretch. By (1)
+//! the transmission was sent before that stretch began. So when the leader read its clock for F, the
+//! holder's clock was past its deadline, by sigma and more; its permits had ended, and F was not even
+//! proposed. The grant is F or comes after F in the log.
+//!
+//! *Leases that end otherwise.* A holder that gives a lease back (release, transfer, confirmation of a
+//! notice) gives no permit from the sending on, and sends only when none is out. A lease under notice ends
+//! at the session's deadline as it stood when notice was given; a renewal applied later lists the notice
+//! in its answer, and the holder takes that in before its deadline moves, so for this lease the proof
+//! holds with the last renewal before the notice. A waited grant moves no deadline.
+//!
+//! *The two clocks of a reading.* A holder counts the longer elapsed of the two and a leader the shorter, so
+//! a clock that stands still in suspend, or one that is slewed, errs on the side that the claim allows.
+//!
+//! # What the rest is for: a healthy holder keeps its lease
+//!
+//! The claim would hold if cluster time never moved. The other rules keep it from moving at the wrong time,
+//! and from standing still:
+//!
+//! - *Cap.* The count never runs more than K ahead of the cluster time last applied. A leader that was
+//!   paused, or could not commit, wakes up to renewals still lying in its sockets: it must not end sessions
+//!   for a silence that was its own. What is dropped is gone and shows in [`Office::dropped`].
+//! - *Probe.* A leader whose client port does not hear (accept queue full, decoder starved) counts no time
+//!   either: the count never passes the count at which the last returned probe was sent by more than K.
+//! - *Inbox.* Opens and renewals wait ahead of everything else. No entry leaves one of them behind that was
+//!   received before its stamp: that would end a session whose renewal the leader already had.
+//! - *Tick.* While any deadline is pending there is an entry at least every K/2, so that a failover loses
+//!   little counted time and leases end in time. With no deadline pending nothing is written.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use crate::time::{ClusterTime, Moment};
+
+/// K is a quarter of the smallest live TTL, within these bounds: below, ticks would cost more than they
+/// bring; above, a leader change would lose too much.
+const K_MIN: Duration = Duration::from_millis(100);
+const K_MAX: Duration = Duration::from_secs(1);
+
+/// Probes under way that are remembered. At one every K/4 this is a path of four K; an older one says nothing new.
+const PROBES_MAX: usize = 16;
+
+/// Which line a message stands in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// It renews a session.
+    Renewal,
+    /// It opens a session; an acquire that opens its session is an open.
+    Open,
+    /// Anything else: it moves no session's deadline.
+    Other,
+}
+
+/// What the office must know of a message; the rest is its driver's business.
+pub trait Message {
+    /// Which line it stands in.
+    fn line(&self) -> Line;
+
+    /// What it adds to an entry, in bytes. Not asked of renewals: they all have the same small size.
+    fn bytes(&self) -> usize;
+}
+
+/// How much may wait and how much may ride in one entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OfficeLimits {
+    /// Renewals in one entry: 65,536 take less than a megabyte, and are what 200,000 sessions with a TTL of 10 s
+    /// send in a second.
+    pub renewals_per_entry_max: usize,
+    /// Opens in one entry.
+    pub opens_per_entry_max: usize,
+    /// Bytes of the opens in one entry. One open always fits, however long.
+    pub open_bytes_per_entry_max: usize,
+    /// Other commands in one entry.
+    pub commands_per_entry_max: usize,
+    /// Bytes of the other commands in one entry: a longer one takes disks and networks long enough to be
+    /// mistaken for a stall. One command always fits, however long.
+    pub command_bytes_per_entry_max: usize,
+    /// Renewals that may wait. Renewals have room of their own, so that no flood of anything else turns one away.
+    pub renewals_waiting_max: usize,
+    /// Opens that may wait.
+    pub opens_waiting_max: usize,
+    /// Other commands that may wait.
+    pub commands_waiting_max: usize,
+    /// Bytes of opens and other commands that may wait.
+    pub bytes_waiting_max: usize,
+    /// Entries proposed and not yet answered. One leaves the disk idle while the next is made; more than two brought
+    /// nothing when measured, and each adds to what a lost leader leaves unanswered.
+    pub in_flight_max: usize,
+}
+
+impl Default for OfficeLimits {
+    fn default() -> Self {
+        Self {
+            renewals_per_entry_max: 65_536,
+            opens_per_entry_max: 8_192,
+            open_bytes_per_entry_max: 1 << 20,
+            commands_per_entry_max: 8_192,
+            command_bytes_per_entry_max: 1 << 20,
+            renewals_waiting_max: 1 << 20,
+            opens_waiting_max: 1 << 16,
+            commands_waiting_max: 1 << 16,
+            bytes_waiting_max: 64 << 20,
+            in_flight_max: 2,
+        }
+    }
+}
+
+/// What the leader's own machine says after applying, as far as counting time goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineTime {
+    /// The cluster time last applied.
+    pub time: ClusterTime,
+    /// The earliest of all pending deadlines, of whatever kind.
+    pub earliest_deadline: Option<ClusterTime>,
+    /// The smallest TTL of the live sessions.
+    pub smallest_ttl: Option<Duration>,
+}
+
+impl MachineTime {
+    /// How far the count may run ahead: a quarter of the smallest live TTL, within 100 ms and 1 s.
+    pub fn k(&self) -> Duration {
+        self.smallest_ttl.map_or(K_MAX, |ttl| (ttl / 4).clamp(K_MIN, K_MAX))
+    }
+}
+
+/// One entry to propose.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Sealed<M> {
+    /// Names the proposal, for [`Office::answered`]. Never reused, not even by a later office.
+    pub number: u64,
+    /// The stamp.
+    pub at: ClusterTime,
+    /// What rides in it: opens and renewals first, each line in order of arrival. Empty for a bare tick.
+    pub batch: Vec<M>,
+}
+
+/// Why a message was given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// This node does not lead, or not yet: its first entry is not applied.
+    NoOffice,
+    /// The message's line is full.
+    Overloaded,
+}
+
+/// How many messages wait.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// Renewals.
+    pub renewals: usize,
+    /// Opens.
+    pub opens: usize,
+    /// Everything else.
+    pub commands: usize,
+    /// Bytes of opens and everything else.
+    pub bytes: usize,
+}
+
+/// The leader's mind. One task owns it: it hands in what arrives, and seals.
+#[derive(Debug)]
+pub struct Office<M> {
+    limits: OfficeLimits,
+    term: Option<Term>,
+    /// Opens and renewals, in order of arrival. The tail that no tag covers has arrived since the last reading.
+    inbox: VecDeque<M>,
+    /// The counts at which the front part of the inbox was tagged, as runs, oldest first.
+    tags: VecDeque<Tag>,
+    /// How many of the inbox the tags cover.
+    tagged: usize,
+    queue: VecDeque<M>,
+    waiting: Waiting,
+    in_flight: Vec<u64>,
+    next_entry: u64,
+    next_probe: u64,
+    dropped: Duration,
+    spare: Vec<Vec<M>>,
+}
+
+/// `many` messages of the inbox were taken in before the reading at which the count was `received`.
+#[derive(Clone, Copy, Debug)]
+struct Tag {
+    received: ClusterTime,
+    many: usize,
+}
+
+/// What is counted during one stay in office, and thrown away with it.
+#[derive(Debug)]
+struct Term {
+    machine: MachineTime,
+    /// Cluster time as counted at `last`; finer than a stamp, so that a thousand seals lose no microsecond each.
+    count: Duration,
+    last: Moment,
+    last_stamp: ClusterTime,
+    /// The count at which the last returned probe was sent.
+    heard: Duration,
+    probes: VecDeque<(u64, Duration)>,
+    probe_sent: Option<Moment>,
+}
+
+impl Term {
+    /// The furthest that the count may go.
+    fn cap(&self) -> Duration {
+        span(self.machine.time).min(self.heard).saturating_add(self.machine.k())
+    }
+
+    /// The count at `now`, and what the cap makes of the rest.
+    fn counted(&self, now: Moment) -> (Duration, Duration) {
+        let measured = self.count.saturating_add(now.shortest_since(self.last));
+        // Never lowered: K shrinks when a shorter TTL appears, and what was counted under the larger one may
+        // already be in a stamp.
+        let count = measured.min(self.cap()).max(self.count);
+        (count, measured - count)
+    }
+
+    fn tick_every(&self) -> Duration {
+        self.machine.k() / 2
+    }
+
+    fn probe_every(&self) -> Duration {
+        self.machine.k() / 4
+    }
+
+    /// Whether the machine still has something to end at a time that it has already reached: it clears
+    /// away only so much per entry.
+    fn overdue(&self) -> bool {
+        self.machine.earliest_deadline.is_some_and(|deadline| deadline <= self.machine.time)
+    }
+
+    /// The earliest deadline that no stamp of ours has reached yet.
+    fn deadline_ahead(&self) -> Option<ClusterTime> {
+        self.machine.earliest_deadline.filter(|deadline| *deadline > self.last_stamp)
+    }
+}
+
+impl<M: Message> Office<M> {
+    /// A mind that is not in office yet.
+    pub fn new(limits: OfficeLimits) -> Self {
+        Self {
+            limits,
+            term: None,
+            inbox: VecDeque::new(),
+            tags: VecDeque::new(),
+            tagged: 0,
+            queue: VecDeque::new(),
+            waiting: Waiting::default(),
+            in_flight: Vec::new(),
+            next_entry: 0,
+            next_probe: 0,
+            dropped: Duration::ZERO,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Takes office: the first entry of this node's own term has been applied, and `now` was read after
+    /// that. Nothing counted in an earlier office is used.
+    ///
+    /// # Panics
+    /// If the earlier office was not left: what waited there would go unanswered.
+    pub fn take(&mut self, machine: MachineTime, now: Moment) {
+        assert!(self.inbox.is_empty() && self.queue.is_empty(), "an office is taken with empty lines");
+        self.in_flight.clear();
+        self.term = Some(Term {
+            machine,
+            count: span(machine.time),
+            last: now,
+            last_stamp: machine.time,
+            heard: span(machine.time),
+            probes: VecDeque::new(),
+            probe_sent: None,
+        });
+    }
+
+    /// Leaves office. Gives back everything that waited, to be answered `no_leader`; what is in flight is answered by
+    /// whoever proposed it.
+    pub fn leave(&mut self) -> Vec<M> {
+        self.term = None;
+        self.in_flight.clear();
+        self.tags.clear();
+        self.tagged = 0;
+        self.waiting = Waiting::default();
+        self.inbox.drain(..).chain(self.queue.drain(..)).collect()
+    }
+
+    /// Whether this node is in office.
+    pub fn in_office(&self) -> bool {
+        self.term.is_some()
+    }
+
+    /// A message has arrived. It is given back if it cannot wait here.
+    pub fn arrived(&mut self, message: M) -> Result<(), (M, Turned)> {
+        if self.term.is_none() {
+            return Err((message, Turned::NoOffice));
+        }
+        let limits = &self.limits;
+        let line = message.line();
+        let bytes = if line == Line::Renewal { 0 } else { message.bytes() };
+        let (many, many_max) = match line {
+            Line::Renewal => (&mut self.waiting.renewals, limits.renewals_waiting_max),
+            Line::Open => (&mut self.waiting.opens, limits.opens_waiting_max),
+            Line::Other => (&mut self.waiting.commands, limits.commands_waiting_max),
+        };
+        // An empty line takes a message of any size: limits on single messages are the edge's.
+        let bytes_fit = self.waiting.bytes == 0 || self.waiting.bytes + bytes <= limits.bytes_waiting_max;
+        if *many >= many_max || (line != Line::Renewal && !bytes_fit) {
+            return Err((message, Turned::Overloaded));
+        }
+        *many += 1;
+        self.waiting.bytes += bytes;
+        match line {
+            // A newer renewal of the same session does not take an older one's place: the older one's receipt
+            // is what holds the stamp back, and its sender may be waiting for its number.
+            Line::Renewal | Line::Open => self.inbox.push_back(message),
+            Line::Other => self.queue.push_back(message),
+        }
+        Ok(())
+    }
+
+    /// Seals the next entry, if one is due. The clock is read in here, so that no caller can read it before
+    /// the last message that it handed in.
+    ///
+    /// What this returns must be proposed at once and in order. If the proposal is refused, or its outcome is
+    /// unknown, its messages are answered so; they are never stamped again here.
+    pub fn seal(&mut self, read_clock: impl FnOnce() -> Moment) -> Option<Sealed<M>> {
+        if self.in_flight.len() >= self.limits.in_flight_max {
+            return None;
+        }
+        let waiting = !(self.inbox.is_empty() && self.queue.is_empty());
+        let idle = self.in_flight.is_empty();
+        let term = self.term.as_mut()?;
+        let now = read_clock();
+        let (count, excess) = term.counted(now);
+        if !(waiting || tick_due(term, now, count, idle)) {
+            return None;
+        }
+        // Time that nobody's deadline was waiting for is not missed.
+        if term.machine.earliest_deadline.is_some() || !idle {
+            self.dropped = self.dropped.saturating_add(excess);
+        }
+        term.count = count;
+        term.last = now;
+        let stamp = stamp(count);
+        self.tag_new(stamp);
+        let mut batch = self.spare.pop().unwrap_or_default();
+        self.take_inbox(&mut batch);
+        self.take_queue(&mut batch);
+        let at = self.tags.front().map_or(stamp, |first_left_behind| first_left_behind.received);
+        let term = self.term.as_mut().expect("the office is not left while sealing");
+        assert!(at >= term.last_stamp, "stamp {at:?} is below the last one, {:?}", term.last_stamp);
+        term.last_stamp = at;
+        let number = self.next_entry;
+        self.next_entry += 1;
+        self.in_flight.push(number);
+        Some(Sealed { number, at, batch })
+    }
+
+    /// A proposal has been answered: applied, refused, or nobody knows. Numbers of earlier offices are ignored.
+    pub fn answered(&mut self, number: u64) {
+        self.in_flight.retain(|other| *other != number);
+    }
+
+    /// The leader's own machine has applied an entry.
+    pub fn applied(&mut self, machine: MachineTime) {
+        if let Some(term) = &mut self.term {
+            assert!(machine.time >= term.machine.time, "cluster time went back");
+            term.machine = machine;
+        }
+    }
+
+    /// Whether a probe should go out: one every K/4 while a deadline is pending.
+    pub fn probe_due(&self, now: Moment) -> bool {
+        let Some(term) = &self.term else { return false };
+        term.machine.earliest_deadline.is_some()
+            && term.probe_sent.is_none_or(|sent| now.longest_since(sent) >= term.probe_every())
+    }
+
+    /// A probe is being sent; `now` was read before it leaves. Returns the number that it must carry.
+    ///
+    /// # Panics
+    /// If this node is not in office.
+    pub fn probe_sent(&mut self, now: Moment) -> u64 {
+        let number = self.next_probe;
+        self.next_probe += 1;
+        let term = self.term.as_mut().expect("only an office sends probes");
+        if term.probes.len() == PROBES_MAX {
+            term.probes.pop_front();
+        }
+        let (count, _) = term.counted(now);
+        term.probes.push_back((number, count));
+        term.probe_sent = Some(now);
+        number
+    }
+
+    /// A probe came back through the client port. Numbers of earlier offices are ignored.
+    pub fn probe_returned(&mut self, number: u64) {
+        let Some(term) = &mut self.term else { return };
+        while let Some((oldest, sent_at)) = term.probes.front().copied()
+            && oldest <= number
+        {
+            term.probes.pop_front();
+            if oldest == number {
+                term.heard = term.heard.max(sent_at);
+            }
+        }
+    }
+
+    /// The next moment at which to ask [`seal`](Self::seal) and [`probe_due`](Self::probe_due) again, unless
+    /// something happens earlier; `None` if only an event can matter.
+    pub fn next_wake(&self, now: Moment) -> Option<Moment> {
+        let term = self.term.as_ref()?;
+        let probe = self.probe_wake(now);
+        if self.in_flight.len() >= self.limits.in_flight_max {
+            return probe;
+        }
+        let waiting = !(self.inbox.is_empty() && self.queue.is_empty());
+        if waiting || (term.overdue() && self.in_flight.is_empty()) {
+            return Some(now);
+        }
+        term.machine.earliest_deadline?;
+        let tick = term.last.plus(term.tick_every());
+        // Beyond the cap the count does not get there by waiting: something must be applied or heard first.
+        let deadline = term.deadline_ahead().filter(|deadline| span(*deadline) <= term.cap());
+        let end = deadline.map(|deadline| term.last.plus(span(deadline).saturating_sub(term.count)));
+        [Some(tick), end, probe].into_iter().flatten().min_by_key(|wake| wake.longest_since(now))
+    }
+
+    /// Gives a drained batch back, so that its memory serves the next one.
+    pub fn recycle(&mut self, mut batch: Vec<M>) {
+        batch.clear();
+        if self.spare.len() < self.limits.in_flight_max {
+            self.spare.push(batch);
+        }
+    }
+
+    /// Time that was measured while deadlines were pending and not counted, because of the cap. Grows with pauses,
+    /// slow disks and lost quorums; every lease ended that much later.
+    pub fn dropped(&self) -> Duration {
+        self.dropped
+    }
+
+    /// How many messages wait.
+    pub fn waiting(&self) -> Waiting {
+        self.waiting
+    }
+
+    /// Entries proposed and not yet answered.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    fn probe_wake(&self, now: Moment) -> Option<Moment> {
+        let term = self.term.as_ref()?;
+        term.machine.earliest_deadline?;
+        Some(term.probe_sent.map_or(now, |sent| sent.plus(term.probe_every())))
+    }
+
+    /// Tags what has arrived since the last reading.
+    fn tag_new(&mut self, received: ClusterTime) {
+        let many = self.inbox.len() - self.tagged;
+        if many > 0 {
+            self.tags.push_back(Tag { received, many });
+            self.tagged = self.inbox.len();
+        }
+    }
+
+    /// Moves the front of the inbox into the batch, as far as the entry's limits allow.
+    fn take_inbox(&mut self, batch: &mut Vec<M>) {
+        let limits = &self.limits;
+        let (mut renewals, mut opens, mut bytes) = (0, 0, 0);
+        // Strictly from the front: nothing behind the first one left may be in the entry.
+        for message in &self.inbox {
+            if message.line() == Line::Renewal {
+                if renewals == limits.renewals_per_entry_max {
+                    break;
+                }
+                renewals += 1;
+            } else {
+                let more = message.bytes();
+                if opens == limits.opens_per_entry_max
+                    || (opens > 0 && bytes + more > limits.open_bytes_per_entry_max)
+                {
+                    break;
+                }
+                opens += 1;
+                bytes += more;
+            }
+        }
+        let taken = renewals + opens;
+        batch.extend(self.inbox.drain(..taken));
+        self.waiting.renewals -= renewals;
+        self.waiting.opens -= opens;
+        self.waiting.bytes -= bytes;
+        self.tagged -= taken;
+        let mut untag = taken;
+        while untag > 0 {
+            let tag = self.tags.front_mut().expect("whatever is taken in is tagged");
+            let part = untag.min(tag.many);
+            tag.many -= part;
+            untag -= part;
+            if tag.many == 0 {
+                self.tags.pop_front();
+            }
+        }
+    }
+
+    /// Moves the front of the queue into the batch: its own share, whatever the inbox took.
+    fn take_queue(&mut self, batch: &mut Vec<M>) {
+        let limits = &self.limits;
+        let (mut commands, mut bytes) = (0, 0);
+        for message in &self.queue {
+            let more = message.bytes();
+            if commands == limits.commands_per_entry_max
+                || (commands > 0 && bytes + more > limits.command_bytes_per_entry_max)
+            {
+                break;
+            }
+            commands += 1;
+            bytes += more;
+        }
+        batch.extend(self.queue.drain(..commands));
+        self.waiting.commands -= commands;
+        self.waiting.bytes -= bytes;
+    }
+}
+
+/// Whether an entry is due although nothing waits. `idle`: nothing is in flight.
+fn tick_due(term: &Term, now: Moment, count: Duration, idle: bool) -> bool {
+    if term.machine.earliest_deadline.is_none() {
+        return false;
+    }
+    let reached = term.deadline_ahead().is_some_and(|deadline| stamp(count) >= deadline);
+    reached || (term.overdue() && idle) || now.longest_since(term.last) >= term.tick_every()
+}
+
+fn span(time: ClusterTime) -> Duration {
+    Duration::from_micros(time.as_micros())
+}
+
+fn stamp(count: Duration) -> ClusterTime {
+    ClusterTime::ZERO.plus(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[derive(Debug, PartialEq, Eq, Clone, Copy)]
+    enum Letter {
+        Renewal(u32),
+        Open(u32, usize),
+        Other(u32, usize),
+    }
+    use Letter::{Open, Other, Renewal};
+
+    impl Message for Letter {
+        fn line(&self) -> Line {
+            match self {
+                Renewal(_) => Line::Renewal,
+                Open(..) => Line::Open,
+                Other(..) => Line::Other,
+            }
+        }
+        fn bytes(&self) -> usize {
+            match self {
+                Renewal(_) => panic!("the size of a renewal is not asked"),
+                Open(_, bytes) | Other(_, bytes) => *bytes,
+            }
+        }
+    }
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn moment(ms: u64) -> Moment {
+        Moment::from_readings(MS * ms as u32, Duration::from_secs(77) + MS * ms as u32)
+    }
+
+    fn time(ms: u64) -> ClusterTime {
+        ClusterTime::from_micros(ms * 1_000)
+    }
+
+    /// A machine with a TTL of 4 s (K = 1 s) and a deadline far away.
+    fn machine(ms: u64) -> MachineTime {
+        MachineTime {
+            time: time(ms),
+            earliest_deadline: Some(time(1_000_000)),
+            smallest_ttl: Some(Duration::from_secs(4)),
+        }
+    }
+
+    fn office(limits: OfficeLimits) -> Office<Letter> {
+        let mut office = Office::new(limits);
+        office.take(machine(0), moment(0));
+        office
+    }
+
+    /// Seals at `ms`, and the entry is applied at once and a probe has just returned.
+    fn seal(office: &mut Office<Letter>, ms: u64) -> Option<Sealed<Letter>> {
+        let sealed = office.seal(|| moment(ms))?;
+        office.answered(sealed.number);
+        let number = office.probe_sent(moment(ms));
+        office.probe_returned(number);
+        let at = sealed.at.as_micros() / 1_000;
+        office.applied(machine(at));
+        Some(sealed)
+    }
+
+    #[test]
+    fn the_stamp_counts_what_the_clock_showed() {
+        let mut office = office(OfficeLimits::default());
+        office.arrived(Renewal(1)).unwrap();
+        assert_eq!(
+            seal(&mut office, 300).unwrap(),
+            Sealed { number: 0, at: time(300), batch: vec![Renewal(1)] }
+        );
+        office.arrived(Renewal(2)).unwrap();
+        assert_eq!(seal(&mut office, 420).unwrap().at, time(420));
+        assert_eq!(office.dropped(), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_shorter_of_the_two_clocks_is_counted() {
+        let mut office = office(OfficeLimits::default());
+        office.arrived(Renewal(1)).unwrap();
+        let suspended = Moment::from_readings(MS * 900, Duration::from_secs(77) + MS * 5);
+        assert_eq!(office.seal(|| suspended).unwrap().at, time(5));
+    }
+
+    #[test]
+    fn a_pause_is_dropped_and_never_owed() {
+        let mut office = office(OfficeLimits::default());
+        assert_eq!(seal(&mut office, 20_000).unwrap().at, time(1_000), "capped at K beyond what was applied");
+        assert_eq!(office.dropped(), MS * 19_000);
+        assert_eq!(seal(&mut office, 20_500).unwrap().at, time(1_500), "and what was dropped stays dropped");
+    }
+
+    #[test]
+    fn an_unapplied_log_stops_the_count() {
+        let mut office = office(OfficeLimits { in_flight_max: 10, ..OfficeLimits::default() });
+        let stamps: Vec<_> = (1..=6)
+            .map(|turn| {
+                let number = office.probe_sent(moment(turn * 500));
+                office.probe_returned(number);
+                office.seal(|| moment(turn * 500)).unwrap().at
+            })
+            .collect();
+        assert_eq!(stamps, [500, 1_000, 1_000, 1_000, 1_000, 1_000].map(time));
+    }
+
+    #[test]
+    fn a_deaf_leader_counts_no_time_against_renewals() {
+        let mut office = office(OfficeLimits::default());
+        // Entries are applied all the time, but no probe returns after the one sent at 250 ms.
+        let heard = office.probe_sent(moment(250));
+        office.probe_returned(heard);
+        office.probe_sent(moment(500));
+        for turn in 1..10 {
+            let sealed = office.seal(|| moment(turn * 500)).unwrap();
+            office.answered(sealed.number);
+            office.applied(machine(sealed.at.as_micros() / 1_000));
+        }
+        office.arrived(Renewal(1)).unwrap();
+        assert_eq!(office.seal(|| moment(5_000)).unwrap().at, time(1_250));
+    }
+
+    #[test]
+    fn a_probe_of_an_earlier_office_proves_nothing() {
+        let mut office = office(OfficeLimits::default());
+        let old = office.probe_sent(moment(900));
+        office.leave();
+        office.take(machine(0), moment(5_000));
+        office.probe_returned(old);
+        office.applied(machine(0));
+        let sealed = office.seal(|| moment(9_000)).unwrap();
+        assert_eq!(sealed.at, time(1_000));
+        office.answered(sealed.number);
+        office.applied(machine(1_000));
+        assert_eq!(
+            office.seal(|| moment(9_500)).unwrap().at,
+            time(1_000),
+            "no probe returned in this office"
+        );
+    }
+
+    #[test]
+    fn the_count_is_never_lowered_when_k_shrinks() {
+        let mut office = office(OfficeLimits::default());
+        let sealed = office.seal(|| moment(900)).unwrap();
+        assert_eq!(sealed.at, time(900));
+        office.applied(MachineTime { smallest_ttl: Some(MS * 500), ..machine(0) });
+        office.arrived(Renewal(1)).unwrap();
+        assert_eq!(office.seal(|| moment(950)).unwrap().at, time(900), "neither lowered nor raised");
+    }
+
+    #[test]
+    fn a_size_cut_holds_the_stamp_at_the_first_one_left_behind() {
+        let limits = OfficeLimits { renewals_per_entry_max: 2, ..OfficeLimits::default() };
+        let mut office = office(limits);
+        (1..=5).for_each(|n| office.arrived(Renewal(n)).unwrap());
+        let first = seal(&mut office, 100).unwrap();
+        assert_eq!((first.at, first.batch), (time(100), vec![Renewal(1), Renewal(2)]));
+        office.arrived(Renewal(6)).unwrap();
+        office.arrived(Renewal(7)).unwrap();
+        let second = seal(&mut office, 200).unwrap();
+        assert_eq!(
+            (second.at, second.batch),
+            (time(100), vec![Renewal(3), Renewal(4)]),
+            "5 was received at 100"
+        );
+        let third = seal(&mut office, 300).unwrap();
+        assert_eq!(
+            (third.at, third.batch),
+            (time(200), vec![Renewal(5), Renewal(6)]),
+            "7 was received at 200"
+        );
+        let fourth = seal(&mut office, 400).unwrap();
+        assert_eq!((fourth.at, fourth.batch), (time(400), vec![Renewal(7)]));
+    }
+
+    #[test]
+    fn nothing_that_sets_a_deadline_overtakes_the_first_one_left_behind() {
+        let limits = OfficeLimits { opens_per_entry_max: 1, ..OfficeLimits::default() };
+        let mut office = office(limits);
+        let letters = [Open(1, 10), Open(2, 10), Renewal(3), Other(4, 10)];
+        letters.into_iter().for_each(|letter| office.arrived(letter).unwrap());
+        let first = seal(&mut office, 100).unwrap();
+        assert_eq!(first.batch, [Open(1, 10), Other(4, 10)], "the renewal waits behind the open");
+        assert_eq!(seal(&mut office, 200).unwrap().batch, [Open(2, 10), Renewal(3)]);
+    }
+
+    #[test]
+    fn an_old_office_leaves_neither_count_nor_reading_nor_mail() {
+        let mut office = office(OfficeLimits::default());
+        office.arrived(Other(1, 1)).unwrap();
+        office.arrived(Renewal(2)).unwrap();
+        assert_eq!(office.leave(), [Renewal(2), Other(1, 1)]);
+        assert_eq!(office.arrived(Renewal(3)), Err((Renewal(3), Turned::NoOffice)));
+        assert_eq!(office.next_wake(moment(50)), None);
+        assert!(office.seal(|| panic!("a clock is read for nothing")).is_none());
+        office.take(machine(7_000), moment(60_000));
+        assert_eq!(office.waiting(), Waiting::default());
+        assert_eq!(office.seal(|| moment(60_500)).unwrap().at, time(7_500));
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_office_frees_no_place_in_this_one() {
+        let mut office = office(OfficeLimits::default());
+        let old = office.seal(|| moment(600)).unwrap();
+        office.leave();
+        office.take(machine(600), moment(1_000));
+        office.seal(|| moment(1_600)).unwrap();
+        office.answered(old.number);
+        assert_eq!(office.in_flight(), 1);
+    }
+
+    #[test]
+    fn at_most_two_entries_are_in_flight() {
+        let mut office = office(OfficeLimits::default());
+        let numbers: Vec<_> = (1..=2)
+            .map(|turn| {
+                office.arrived(Renewal(turn)).unwrap();
+                office.seal(|| moment(u64::from(turn))).unwrap().number
+            })
+            .collect();
+        office.arrived(Renewal(3)).unwrap();
+        assert!(office.seal(|| panic!("a clock is read for nothing")).is_none());
+        office.answered(numbers[0]);
+        assert_eq!(office.seal(|| moment(3)).unwrap().batch, [Renewal(3)]);
+    }
+
+    #[test]
+    fn with_no_deadline_pending_nothing_is_written() {
+        let mut office = Office::<Letter>::new(OfficeLimits::default());
+        office.take(MachineTime::default(), moment(0));
+        assert_eq!(office.next_wake(moment(0)), None);
+        assert!(office.seal(|| moment(100_000)).is_none());
+        assert!(!office.probe_due(moment(100_000)));
+        office.arrived(Open(1, 1)).unwrap();
+        assert_eq!(office.next_wake(moment(100_000)), Some(moment(100_000)));
+        office.seal(|| moment(100_000)).unwrap();
+        assert_eq!(office.dropped(), Duration::ZERO, "time that nobody waited for is not missed");
+    }
+
+    #[test]
+    fn a_tick_is_due_every_half_k_and_at_the_earliest_deadline() {
+        let mut office = office(OfficeLimits::default());
+        let number = office.probe_sent(moment(0));
+        office.probe_returned(number);
+        assert_eq!(office.next_wake(moment(0)), Some(moment(250)), "the next probe");
+        office.probe_sent(moment(480));
+        assert_eq!(office.next_wake(moment(480)), Some(moment(500)), "half of K");
+        assert!(office.seal(|| moment(499)).is_none());
+        assert!(office.seal(|| moment(500)).unwrap().batch.is_empty());
+        office.applied(MachineTime { earliest_deadline: Some(time(620)), ..machine(500) });
+        assert_eq!(office.next_wake(moment(500)), Some(moment(620)), "the deadline");
+        assert!(office.seal(|| moment(619)).is_none());
+        assert_eq!(office.seal(|| moment(620)).unwrap().at, time(620));
+        assert!(
+            office.seal(|| moment(621)).is_none(),
+            "one entry in flight that reaches the deadline is enough"
+        );
+    }
+
+    #[test]
+    fn what_is_overdue_is_cleared_entry_by_entry_without_a_pause() {
+        let mut office = office(OfficeLimits::default());
+        let overdue = |ms| MachineTime { earliest_deadline: Some(time(100)), ..machine(ms) };
+        office.applied(overdue(120));
+        let first = office.seal(|| moment(121)).unwrap();
+        assert!(office.seal(|| moment(122)).is_none());
+        office.answered(first.number);
+        office.applied(overdue(121));
+        assert_eq!(office.next_wake(moment(122)), Some(moment(122)));
+        assert!(office.seal(|| moment(122)).is_some());
+    }
+
+    #[test]
+    fn a_flood_turns_away_no_renewal() {
+        let limits = OfficeLimits {
+            renewals_waiting_max: 2,
+            opens_waiting_max: 1,
+            commands_waiting_max: 3,
+            bytes_waiting_max: 100,
+            ..OfficeLimits::default()
+        };
+        let mut office = office(limits);
+        office.arrived(Other(1, 1_000)).unwrap(); // the edge lets it pass, so an empty line takes it
+        assert_eq!(office.arrived(Other(2, 1)), Err((Other(2, 1), Turned::Overloaded)), "bytes");
+        assert_eq!(office.arrived(Open(3, 1)), Err((Open(3, 1), Turned::Overloaded)), "bytes");
+        office.arrived(Renewal(4)).unwrap();
+        office.arrived(Renewal(5)).unwrap();
+        assert_eq!(
+            office.arrived(Renewal(6)),
+            Err((Renewal(6), Turned::Overloaded)),
+            "their own line is full"
+        );
+        assert_eq!(seal(&mut office, 1).unwrap().batch.len(), 3);
+        assert_eq!(office.waiting(), Waiting::default());
+        (1..=3).for_each(|n| office.arrived(Other(n, 1)).unwrap());
+        assert_eq!(office.arrived(Other(4, 1)), Err((Other(4, 1), Turned::Overloaded)), "commands");
+    }
+
+    #[test]
+    fn an_entry_is_cut_by_bytes_but_one_command_always_fits() {
+        let limits = OfficeLimits { command_bytes_per_entry_max: 10, ..OfficeLimits::default() };
+        let mut office = office(limits);
+        [Other(1, 50), Other(2, 6), Other(3, 6)]
+            .into_iter()
+            .for_each(|letter| office.arrived(letter).unwrap());
+        let batches = [1, 2, 3].map(|ms| seal(&mut office, ms).unwrap().batch);
+        assert_eq!(batches, [vec![Other(1, 50)], vec![Other(2, 6)], vec![Other(3, 6)]]);
+    }
+
+    #[test]
+    fn many_seals_lose_no_fraction_of_a_microsecond_each() {
+        let mut office = office(OfficeLimits::default());
+        let at = |nanos| Moment::from_readings(Duration::from_nanos(nanos), Duration::from_nanos(nanos));
+        office.leave();
+        office.take(machine(0), at(0));
+        let mut stamp = ClusterTime::ZERO;
+        for turn in 1..=10_000 {
+            office.arrived(Renewal(1)).unwrap();
+            let sealed = office.seal(|| at(turn * 1_999)).unwrap();
+            stamp = sealed.at;
+            office.answered(sealed.number);
+            office.recycle(sealed.batch);
+        }
+        assert_eq!(stamp.as_micros(), 19_990);
+    }
+
+    /// The two numbered statements of the proof, whatever the driver does and when.
+    #[test]
+    fn stamps_never_outrun_the_clock_or_the_inbox() {
+        for seed in 0..500 {
+            let mut dice = Dice(seed);
+            let mut office = office(OfficeLimits {
+                renewals_per_entry_max: 1 + dice.below(4) as usize,
+                opens_per_entry_max: 1 + dice.below(2) as usize,
+                ..OfficeLimits::default()
+            });
+            let mut now = 0;
+            let mut flying = VecDeque::new();
+            // For each one in the inbox: when it arrived, and the reading that tagged it, once there was one.
+            let mut inbox: VecDeque<(u64, Option<u64>)> = VecDeque::new();
+            let (mut last_at, mut last_reading) = (0, 0);
+            for _ in 0..300 {
+                now += dice.below(120);
+                match dice.below(4) {
+                    0 | 1 => {
+                        let letter = if dice.below(3) == 0 { Open(0, 1) } else { Renewal(0) };
+                        office.arrived(letter).unwrap();
+                        inbox.push_back((now, None));
+                    }
+                    2 => {
+                        let Some(sealed) = office.seal(|| moment(now)) else { continue };
+                        inbox.iter_mut().for_each(|(_, tagged)| *tagged = Some(tagged.unwrap_or(now)));
+                        let batch: Vec<_> = inbox.drain(..sealed.batch.len()).collect();
+                        let reading = inbox.front().map_or(now, |(_, tagged)| tagged.unwrap());
+                        let at = sealed.at.as_micros() / 1_000;
+                        assert!(
+                            batch.iter().all(|(arrived, _)| *arrived <= reading),
+                            "seed {seed}: statement 1"
+                        );
+                        assert!(at >= last_at && reading >= last_reading, "seed {seed}: order");
+                        assert!(at - last_at <= reading - last_reading, "seed {seed}: statement 2");
+                        (last_at, last_reading) = (at, reading);
+                        flying.push_back((sealed.number, at));
+                    }
+                    _ => {
+                        let Some((number, at)) = flying.pop_front() else { continue };
+                        office.answered(number);
+                        office.applied(machine(at));
+                        let probe = office.probe_sent(moment(now));
+                        office.probe_returned(probe);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A tiny deterministic generator (splitmix64), so that a failure names its seed.
+    struct Dice(u64);
+
+    impl Dice {
+        fn below(&mut self, bound: u64) -> u64 {
+            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.0;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            (z ^ (z >> 31)) % bound
+        }
+    }
+}
