@@ -21,6 +21,7 @@ mod limits;
 mod machine;
 mod names;
 mod numbers;
+mod office;
 mod permit;
 mod time;
 
@@ -36,6 +37,7 @@ pub use numbers::{
     Generation, InvalidSessionId, InvalidToken, Nonce, Revision, Secret, SessionId, SessionNumber, Slot,
     Token,
 };
+pub use office::{Line, MachineTime, Message, Office, OfficeLimits, Sealed, Turned, Waiting};
 pub use permit::{Permit, PermitCount, ReadPermit};
 pub use time::{ClusterTime, Moment, WallTime};
 
