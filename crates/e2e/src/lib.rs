@@ -1,1 +1,26 @@
-//! (in preparation)
+//! Real processes, real sockets, real kills: the harness of the end-to-end tests.
+//!
+//! It starts the binary we ship, speaks to it as a stranger would, breaks it on purpose and waits for
+//! conditions with a deadline. It knows no rule of the protocol: what must hold is said by the tests in
+//! `tests/`, one file per fear. Heavy tests have a light variant ([`Scale`]); a test that needs a program
+//! which is not installed says so ([`skipped_without`]) and is counted.
+
+mod dice;
+mod http;
+mod node;
+mod program;
+mod scale;
+mod scratch;
+mod sse;
+mod trace;
+mod wait;
+
+pub use dice::Dice;
+pub use http::{CallFailed, Http, Reply, path_segment};
+pub use node::{Node, NodeOptions};
+pub use program::{find, run_tenure, skipped_without, tenure_binary};
+pub use scale::{Scale, Turn, alone, alongside, scale};
+pub use scratch::Scratch;
+pub use sse::{EventStream, ServerSentEvent};
+pub use trace::{Stall, SyncObserver};
+pub use wait::{percentile, until, until_some};
