@@ -1,1 +1,19 @@
-//! (in preparation)
+//! Every byte shape that we have promised to read again: log entries, snapshots, backups, the gRPC
+//! interface `tenure.v1` and its JSON twin.
+//!
+//! This crate decides how values look as bytes and which words a refusal is told in. It never decides
+//! who holds a lease, and it never trusts what it reads: every name is checked again, no length is
+//! believed before the bytes are there, and a format that is newer than this build is refused by name.
+//!
+//! Start with [`log`](crate::encode_entry) for what a replica stores, [`json`] for what people see.
+
+mod backup;
+mod codec;
+mod log;
+mod records;
+mod snapshot;
+
+pub use backup::{BackupHead, read_backup, read_backup_head, write_backup};
+pub use codec::WireError;
+pub use log::{ENTRY_VERSION, decode_command, decode_entry, encode_command, encode_entry, encode_entry_head};
+pub use snapshot::{SNAPSHOT_VERSION, read_snapshot, state_hash, write_snapshot};

@@ -1,0 +1,92 @@
+//! Log entries as bytes.
+//!
+//! An entry is a format version, the stamp, the calendar time, how many renewals and commands follow, the
+//! renewals and the commands. Renewals are most of any log, so they are packed: the step from the last
+//! renewal's session number, signed, and the transmission's own number. Their order is the order of
+//! arrival and stays so.
+//!
+//! The number of commands stands in the head, so an entry cut short between two commands is seen to be so.
+//! A leader that seals batches can encode commands as they arrive and put the head before them at the end:
+//! an entry is [`encode_entry_head`] followed by that many [`encode_command`]s.
+
+use tenure_core::{ClusterTime, Command, Entry, Renewal, SessionNumber, WallTime};
+
+use crate::codec::{Coded, Reader, WireError, check_version, put_signed, put_varint};
+
+/// The format version of entries that this build writes, and the newest that it reads.
+pub const ENTRY_VERSION: u8 = 1;
+
+const ENTRY: &str = "log entry";
+const COMMAND: &str = "command";
+
+/// A packed renewal has at least this many bytes: one for the step, one for the number.
+const RENEWAL_BYTES_MIN: usize = 2;
+
+/// Appends a whole entry.
+pub fn encode_entry(entry: &Entry, out: &mut Vec<u8>) {
+    let Entry { at, wall, renewals, commands } = entry;
+    encode_entry_head(*at, *wall, renewals, commands.len(), out);
+    commands.iter().for_each(|command| encode_command(command, out));
+}
+
+/// Appends all of an entry but its commands: exactly `commands` of them must follow.
+pub fn encode_entry_head(
+    at: ClusterTime,
+    wall: WallTime,
+    renewals: &[Renewal],
+    commands: usize,
+    out: &mut Vec<u8>,
+) {
+    // Room for a typical renewal: a one-byte step and a number of a few bytes.
+    out.reserve(32 + renewals.len() * 4);
+    out.push(ENTRY_VERSION);
+    at.put(out);
+    wall.put(out);
+    put_varint(renewals.len() as u64, out);
+    put_varint(commands as u64, out);
+    let mut last = 0u64;
+    for renewal in renewals {
+        let session = renewal.session.get();
+        // Wrapping: any two numbers have a step between them, and adding it back gives the number again.
+        put_signed(session.wrapping_sub(last) as i64, out);
+        put_varint(renewal.number, out);
+        last = session;
+    }
+}
+
+/// Appends one command, to stand behind an entry's head or to be forwarded alone.
+pub fn encode_command(command: &Command, out: &mut Vec<u8>) {
+    command.put(out);
+}
+
+/// Reads a whole entry; nothing may follow it.
+pub fn decode_entry(bytes: &[u8]) -> Result<Entry, WireError> {
+    let mut input = Reader::new(ENTRY, bytes);
+    check_version(ENTRY, input.byte()?, ENTRY_VERSION)?;
+    let at = ClusterTime::take(&mut input)?;
+    let wall = WallTime::take(&mut input)?;
+    let renewals = input.length(RENEWAL_BYTES_MIN)?;
+    let commands = input.length(1)?;
+    let renewals = take_renewals(&mut input, renewals)?;
+    let commands = input.elements(commands)?;
+    input.finish()?;
+    Ok(Entry { at, wall, renewals, commands })
+}
+
+/// Reads one command; nothing may follow it.
+pub fn decode_command(bytes: &[u8]) -> Result<Command, WireError> {
+    let mut input = Reader::new(COMMAND, bytes);
+    let command = Command::take(&mut input)?;
+    input.finish()?;
+    Ok(command)
+}
+
+fn take_renewals(input: &mut Reader<'_>, count: usize) -> Result<Vec<Renewal>, WireError> {
+    let mut renewals = Vec::with_capacity(count);
+    let mut last = 0u64;
+    for _ in 0..count {
+        last = last.wrapping_add(input.signed()? as u64);
+        renewals.push(Renewal { session: SessionNumber::new(last), number: input.varint()? });
+    }
+    Ok(renewals)
+}

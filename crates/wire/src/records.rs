@@ -1,0 +1,225 @@
+//! How the words of the protocol are stored: the part that log entries and snapshots share.
+//!
+//! Tags are given for good. A new variant takes the next free number; a new field needs a new format
+//! version of whatever holds it.
+
+use std::cmp::Reverse;
+
+use tenure_core::{
+    Acquire, AcquireBy, Caller, ClusterTime, Command, Compare, CompareField, CompareOp, Done, EndReason,
+    FenceName, Generation, Grant, Guard, HolderName, Holding, KindSetting, Limits, Mode, Nonce, Open,
+    Operation, Policies, Refusal, Register, RegisterKey, ResourceName, Revision, Scope, Secret, SessionId,
+    SessionNumber, Settings, Slot, Token, Wait, WallTime, Write,
+};
+
+use crate::codec::{Coded, Reader, WireError, choice, put_bytes, put_varint, record, token_of};
+
+/// Implements a wrapped number by its plain one.
+macro_rules! number {
+    ($($type:ident: $make:path, $plain:ident;)*) => {$(
+        impl Coded for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                self.$plain().put(out);
+            }
+            fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok($make(Coded::take(input)?))
+            }
+        }
+    )*};
+}
+
+number! {
+    Generation: Generation::new, get;
+    Revision: Revision::new, get;
+    SessionNumber: SessionNumber::new, get;
+    Slot: Slot::new, get;
+    ClusterTime: ClusterTime::from_micros, as_micros;
+    WallTime: WallTime::from_unix_millis, as_unix_millis;
+}
+
+impl Coded for Token {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_varint(self.get(), out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let number = input.varint()?;
+        token_of(input, number)
+    }
+}
+
+impl Coded for Secret {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.as_bytes().put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Secret::new(input.array()?))
+    }
+}
+
+impl Coded for Nonce {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.as_bytes().put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Nonce::new(input.array()?))
+    }
+}
+
+/// Implements a text name: checked again on the way in, because names only exist checked.
+macro_rules! name {
+    ($($type:ident),*) => {$(
+        impl Coded for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                put_bytes(self.as_str().as_bytes(), out);
+            }
+            fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+                input.name()
+            }
+        }
+    )*};
+}
+
+name!(ResourceName, HolderName, FenceName);
+
+impl Coded for RegisterKey {
+    fn put(&self, out: &mut Vec<u8>) {
+        put_bytes(self.as_bytes(), out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let length = input.length(1)?;
+        RegisterKey::try_from(input.bytes(length)?).map_err(|error| input.corrupt(error.to_string()))
+    }
+}
+
+impl Coded for Reverse<i32> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        i32::take(input).map(Reverse)
+    }
+}
+
+record!(SessionId { number, secret });
+record!(Scope { resource, slot });
+record!(Caller { session, number, lowest_awaited });
+record!(Open { holder, ttl, nonce, secret, number });
+record!(Acquire { by, resources, mode, wait, policies, fences });
+record!(Policies { lock_delay, max_hold, hard_limit, priority, reentrant });
+record!(Write { by, compares, then, otherwise });
+record!(Compare { key, field, op });
+record!(Guard { scope, token });
+record!(Settings { cluster, limits });
+record!(Limits {
+    ttl_min,
+    ttl_max,
+    sessions_max,
+    leases_per_session_max,
+    waiters_max,
+    waiters_per_session_max,
+    resources_per_acquire_max,
+    sharers_max,
+    slots_max,
+    answers_per_session_max,
+    answer_bytes_total_max,
+    registers_max,
+    value_bytes_max,
+    value_bytes_total_max,
+    operations_per_write_max,
+    ephemerals_per_session_max,
+    free_resources_max,
+    pinned_resources_max,
+    history_per_resource_max,
+    history_age_max,
+    fences_per_resource_max,
+    news_per_session_max,
+    events_max,
+    event_bytes_max,
+    cleared_per_entry_max,
+    keys_max,
+});
+record!(Grant { resource, session, holder, mode, slot, token, generation, remaining, ttl, waited });
+record!(Register { key, value, create_revision, mod_revision, version, session, guard });
+record!(Holding { session, holder, mode, slot, token, generation, remaining, ttl, held_for, notice, lapsed });
+
+choice!(Command {
+    1 => Open(open),
+    2 => Close { by, why },
+    3 => Acquire(acquire),
+    4 => Cancel { by, acquire },
+    5 => Release { by, resource, token },
+    6 => Transfer { by, resource, to },
+    7 => Revoke { resource, session, now, reason },
+    8 => Seen { session, revision },
+    9 => Write(write),
+    10 => Barrier { resource },
+    11 => Arm { scope, fence, token },
+    12 => Refused { scope, fence, presented, seen, count },
+    13 => Paused { session, length },
+    14 => RemoveFence { resource, fence },
+    15 => SetKind { resource, kind },
+    16 => Rebind { key, guard },
+    17 => TookOffice { node, term },
+    18 => Configure(settings),
+    19 => PublishKey { node, kid, key },
+    20 => WithdrawKey { kid },
+});
+
+choice!(AcquireBy { 1 => Session(caller), 2 => Opening(open) });
+choice!(Mode { 1 => Exclusive, 2 => Shared, 3 => Slots(slots) });
+choice!(KindSetting { 1 => Lock, 2 => Semaphore(slots) });
+choice!(Wait { 1 => No, 2 => For(longest), 3 => Forever });
+choice!(CompareField { 1 => CreateRevision(number), 2 => ModRevision(number), 3 => Version(number), 4 => Value(value) });
+choice!(CompareOp { 1 => Equal, 2 => NotEqual, 3 => Greater, 4 => Less });
+choice!(Operation {
+    1 => Put { key, value, guard, ephemeral },
+    2 => Delete { key, guard },
+    3 => Get { key },
+});
+choice!(EndReason {
+    1 => Released,
+    2 => Expired,
+    3 => Revoked,
+    4 => Transferred,
+    5 => HeldTooLong,
+    6 => TakenOver,
+    7 => Died,
+});
+
+choice!(Done {
+    1 => Nothing,
+    2 => Opened { session, holder, ttl, number },
+    3 => Closed { released },
+    4 => Granted { grants, opened },
+    5 => Queued { session, ttl, ahead },
+    6 => Cancelled { released },
+    7 => Released { released },
+    8 => Transferred(grant),
+    9 => Revoked { holdings, token },
+    10 => Written { succeeded, revision, results },
+    11 => BarrierTaken { token },
+});
+
+choice!(Refusal {
+    1 => Held { resource, by, waited },
+    2 => Delayed { resource, remaining },
+    3 => UnknownSession,
+    4 => NotHeld { resource },
+    5 => UnderNotice { resource },
+    6 => WrongKind { resource, is },
+    7 => StaleToken { presented, seen },
+    8 => LeaseEnded { presented },
+    9 => UnknownToken { presented },
+    10 => WrongGuard { key, guard },
+    11 => ForgottenNumber { number },
+    12 => Cancelled,
+    13 => Limit { limit, max },
+    14 => InvalidTtl { ttl, min, max },
+    15 => Invalid(text),
+    16 => InUse { resource },
+    17 => NotFound,
+    18 => Restoring { remaining },
+    19 => TokensExhausted,
+    20 => Lapsed,
+    21 => NotReady { resource, session },
+});

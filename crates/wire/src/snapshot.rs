@@ -1,0 +1,366 @@
+//! Snapshots as bytes: the whole replicated state, record by record.
+//!
+//! A snapshot is a magic word, a format version and blocks. A block holds records of one kind: a tag, how
+//! many records, how many bytes, the records. Blocks come in the order of their tags, records in the order
+//! of their keys, and a closing block says how many records there were, so that a lost block is noticed.
+//! Writing needs memory for one block, reading for one block and the state.
+//!
+//! Equal states give equal bytes, wherever and whenever they were written: blocks are cut by their content
+//! alone. So [`state_hash`] is a hash over these bytes, and two nodes that disagree about it have diverged.
+
+use std::io::{self, Read, Write};
+
+use tenure_core::state::{
+    Answers, Content, EndedNews, FenceRecord, Hold, HoldMore, Key, Notice, Place, Pulse, RegisterNumber,
+    RegisterRecord, Remembered, RememberedGrant, Resource, ResourceMore, ResourceNumber, Session,
+    SessionMore, Shelf, SigningKey, State, Totals, Transition, Waiter, WaiterNumber,
+};
+use xxhash_rust::xxh3::Xxh3Default;
+
+use crate::codec::{Coded, Reader, WireError, check_version, choice, put_varint, record};
+
+/// The format version of snapshots that this build writes, and the newest that it reads.
+pub const SNAPSHOT_VERSION: u8 = 1;
+
+const SNAPSHOT: &str = "snapshot";
+const MAGIC: [u8; 8] = *b"TNRSNAP\0";
+/// A block is closed once it has this many bytes: large enough that calls cost nothing, small enough to keep in a cache.
+const BLOCK_BYTES: usize = 64 * 1024;
+
+/// What the records of a block are.
+mod tag {
+    pub const BASE: u8 = 1;
+    pub const PULSES: u8 = 2;
+    pub const SESSIONS: u8 = 3;
+    pub const RESOURCES: u8 = 4;
+    pub const WAITERS: u8 = 5;
+    pub const REGISTERS: u8 = 6;
+    pub const KEYS: u8 = 7;
+    pub const END: u8 = 255;
+}
+
+/// Writes the state. The same state always gives the same bytes.
+pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
+    // Taken apart without `..`, so that a new part of the state cannot be forgotten here.
+    let State {
+        settings,
+        time,
+        wall,
+        revision,
+        last_token,
+        grants_from,
+        sessions_opened,
+        resources_named,
+        waiters_arrived,
+        registers_named,
+        pulses,
+        sessions,
+        resources,
+        waiters,
+        registers,
+        keys,
+        totals,
+    } = state;
+
+    out.write_all(&MAGIC)?;
+    out.write_all(&[SNAPSHOT_VERSION])?;
+    let mut blocks = Blocks { out, tag: tag::BASE, count: 0, bytes: Vec::new(), records: 0 };
+    blocks.record(|bytes| {
+        settings.put(bytes);
+        time.put(bytes);
+        wall.put(bytes);
+        revision.put(bytes);
+        last_token.put(bytes);
+        grants_from.put(bytes);
+        sessions_opened.put(bytes);
+        resources_named.put(bytes);
+        waiters_arrived.put(bytes);
+        registers_named.put(bytes);
+        totals.put(bytes);
+    })?;
+    blocks.shelf(tag::PULSES, pulses)?;
+    blocks.shelf(tag::SESSIONS, sessions)?;
+    blocks.shelf(tag::RESOURCES, resources)?;
+    blocks.shelf(tag::WAITERS, waiters)?;
+    blocks.shelf(tag::REGISTERS, registers)?;
+    blocks.section(tag::KEYS)?;
+    for (kid, key) in keys {
+        blocks.record(|bytes| {
+            kid.put(bytes);
+            key.put(bytes);
+        })?;
+    }
+    blocks.finish()
+}
+
+/// Reads a state, and not a byte more than [`write_snapshot`] wrote of it.
+pub fn read_snapshot(input: &mut dyn Read) -> Result<State, WireError> {
+    let mut head = [0; MAGIC.len() + 1];
+    read_exact(input, &mut head)?;
+    let (magic, version) = head.split_at(MAGIC.len());
+    if magic != MAGIC {
+        return Err(WireError::corrupt(SNAPSHOT, "it does not begin like one"));
+    }
+    check_version(SNAPSHOT, version[0], SNAPSHOT_VERSION)?;
+
+    let mut state = State::default();
+    let mut records = 0u64;
+    let mut last_tag = 0;
+    // The lowest key that the next record of the present section may have.
+    let mut next_key = 0u64;
+    let mut bytes = Vec::new();
+    loop {
+        let (block_tag, count) = read_block(input, &mut bytes)?;
+        if block_tag < last_tag || (last_tag == 0) != (block_tag == tag::BASE) {
+            return Err(WireError::corrupt(SNAPSHOT, "its blocks are out of order"));
+        }
+        if block_tag != last_tag {
+            next_key = 0;
+        }
+        last_tag = block_tag;
+        let mut block = Reader::new(SNAPSHOT, &bytes);
+        if block_tag == tag::END {
+            if block.varint()? != records {
+                return Err(WireError::corrupt(SNAPSHOT, "a block of it is missing"));
+            }
+            block.finish()?;
+            break;
+        }
+        for _ in 0..count {
+            match block_tag {
+                tag::BASE => take_base(&mut block, &mut state)?,
+                tag::PULSES => take_record(&mut block, &mut next_key, &mut state.pulses)?,
+                tag::SESSIONS => take_record(&mut block, &mut next_key, &mut state.sessions)?,
+                tag::RESOURCES => take_record(&mut block, &mut next_key, &mut state.resources)?,
+                tag::WAITERS => take_record(&mut block, &mut next_key, &mut state.waiters)?,
+                tag::REGISTERS => take_record(&mut block, &mut next_key, &mut state.registers)?,
+                tag::KEYS => {
+                    let (kid, key) = Coded::take(&mut block)?;
+                    if state.keys.last_key_value().is_some_and(|(last, _)| *last >= kid) {
+                        return Err(block.corrupt("its signing keys are out of order"));
+                    }
+                    state.keys.insert(kid, key);
+                }
+                other => return Err(block.corrupt(format!("there is no block of kind {other}"))),
+            }
+        }
+        block.finish()?;
+        records += u64::from(count);
+    }
+    check(&state)?;
+    Ok(state)
+}
+
+/// A hash of everything that the cluster has agreed: the same on every node that has applied the same log.
+pub fn state_hash(state: &State) -> u128 {
+    let mut hash = Xxh3Default::new();
+    write_snapshot(state, &mut hash).expect("a hash takes every write");
+    hash.digest128()
+}
+
+/// Records on their way out, gathered into blocks.
+struct Blocks<'a> {
+    out: &'a mut dyn Write,
+    tag: u8,
+    count: u32,
+    bytes: Vec<u8>,
+    records: u64,
+}
+
+impl Blocks<'_> {
+    /// All records of a shelf, as a section of their own. A key is stored as its distance from the lowest
+    /// that it could be, so keys that do not rise cannot even be written down.
+    fn shelf<K: Key, T: Coded + Clone>(&mut self, tag: u8, shelf: &Shelf<K, T>) -> io::Result<()> {
+        self.section(tag)?;
+        let mut next_key = 0;
+        for (key, record) in shelf.iter() {
+            self.record(|bytes| {
+                put_varint(key.number() - next_key, bytes);
+                record.put(bytes);
+            })?;
+            next_key = key.number().wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    fn section(&mut self, tag: u8) -> io::Result<()> {
+        self.flush()?;
+        self.tag = tag;
+        Ok(())
+    }
+
+    fn record(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+        put(&mut self.bytes);
+        self.count += 1;
+        self.records += 1;
+        if self.bytes.len() >= BLOCK_BYTES { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.count == 0 {
+            return Ok(());
+        }
+        self.out.write_all(&[self.tag])?;
+        self.out.write_all(&self.count.to_le_bytes())?;
+        self.out.write_all(&(self.bytes.len() as u64).to_le_bytes())?;
+        self.out.write_all(&self.bytes)?;
+        self.bytes.clear();
+        self.count = 0;
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        self.section(tag::END)?;
+        let records = self.records;
+        self.record(|bytes| put_varint(records, bytes))?;
+        self.flush()
+    }
+}
+
+fn read_exact(input: &mut dyn Read, bytes: &mut [u8]) -> Result<(), WireError> {
+    input.read_exact(bytes).map_err(|error| WireError::io(SNAPSHOT, error))
+}
+
+/// Reads one block into `bytes`; returns its tag and how many records it has.
+fn read_block(input: &mut dyn Read, bytes: &mut Vec<u8>) -> Result<(u8, u32), WireError> {
+    let mut tag = [0; 1];
+    let mut count = [0; 4];
+    let mut length = [0; 8];
+    read_exact(input, &mut tag)?;
+    read_exact(input, &mut count)?;
+    read_exact(input, &mut length)?;
+    let length = u64::from_le_bytes(length);
+    bytes.clear();
+    // Grows with what really arrives; a claimed length alone allocates nothing.
+    let arrived = input.take(length).read_to_end(bytes).map_err(|error| WireError::io(SNAPSHOT, error))?;
+    if arrived as u64 != length {
+        return Err(WireError::Truncated { what: SNAPSHOT });
+    }
+    Ok((tag[0], u32::from_le_bytes(count)))
+}
+
+fn take_base(input: &mut Reader<'_>, state: &mut State) -> Result<(), WireError> {
+    state.settings = Coded::take(input)?;
+    state.time = Coded::take(input)?;
+    state.wall = Coded::take(input)?;
+    state.revision = Coded::take(input)?;
+    state.last_token = Coded::take(input)?;
+    state.grants_from = Coded::take(input)?;
+    state.sessions_opened = Coded::take(input)?;
+    state.resources_named = Coded::take(input)?;
+    state.waiters_arrived = Coded::take(input)?;
+    state.registers_named = Coded::take(input)?;
+    state.totals = Coded::take(input)?;
+    Ok(())
+}
+
+fn take_record<K: Key, T: Coded + Clone>(
+    input: &mut Reader<'_>,
+    next_key: &mut u64,
+    shelf: &mut Shelf<K, T>,
+) -> Result<(), WireError> {
+    let key = next_key
+        .checked_add(input.varint()?)
+        .filter(|key| *key < u64::MAX)
+        .ok_or_else(|| input.corrupt("its record numbers are used up"))?;
+    shelf.insert(K::from_number(key), T::take(input)?);
+    *next_key = key + 1;
+    Ok(())
+}
+
+/// What every state that a machine made satisfies, as far as a look at each record can tell. Damage that
+/// passes the checksums below us is caught here or by the machine's own invariants.
+fn check(state: &State) -> Result<(), WireError> {
+    fn within<K: Key, T: Clone>(what: &str, shelf: &Shelf<K, T>, last: u64) -> Result<(), WireError> {
+        match shelf.iter().last() {
+            Some((key, _)) if key.number() > last => Err(WireError::corrupt(
+                SNAPSHOT,
+                format!("{what} {} is beyond the last one given, {last}", key.number()),
+            )),
+            _ => Ok(()),
+        }
+    }
+    within("session", &state.sessions, state.sessions_opened)?;
+    within("resource", &state.resources, state.resources_named)?;
+    within("waiter", &state.waiters, state.waiters_arrived)?;
+    within("register", &state.registers, state.registers_named)?;
+    let pulses = state.pulses.iter().map(|(key, _)| key);
+    if !pulses.eq(state.sessions.iter().map(|(key, _)| key)) {
+        return Err(WireError::corrupt(SNAPSHOT, "its sessions and their pulses do not match"));
+    }
+    Ok(())
+}
+
+/// Implements a record's number, which stands inside other records.
+macro_rules! record_number {
+    ($($type:ident),*) => {$(
+        impl Coded for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                put_varint(self.0, out);
+            }
+            fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+                input.varint().map($type)
+            }
+        }
+    )*};
+}
+
+record_number!(ResourceNumber, WaiterNumber, RegisterNumber);
+
+record!(Pulse { deadline, ttl, number, last_lease_revision, lapsed, has_news });
+record!(Session { secret, holder, nonce, implicit, opened_at, leases, answers, more });
+record!(SessionMore { waiters, ephemerals, news, news_lost, hard_limit });
+record!(EndedNews { revision, resource, token, why });
+record!(Answers { floor, remembered });
+record!(RememberedGrant { resource, mode, slot, token, generation, remaining, waited });
+record!(Resource { name, kind, generation, last_token, holds, freed_at, more });
+record!(ResourceMore { queue, delayed_until, history, fences, slot_tokens, guards, kind_set });
+record!(Place { rank, waiter });
+record!(Hold { session, token, generation, mode, slot, since, since_wall, reentered, more });
+record!(HoldMore { policies, notice });
+record!(Notice { why, ends_at, reason });
+record!(Transition {
+    token,
+    generation,
+    session,
+    holder,
+    mode,
+    slot,
+    from,
+    to,
+    from_wall,
+    to_wall,
+    why,
+    reason,
+});
+record!(FenceRecord { armed, refused, refused_wall });
+record!(Waiter { session, number, resources, mode, policies, fences, since, until });
+record!(RegisterRecord { key, guard, content });
+record!(Content { value, create_revision, mod_revision, version, session });
+record!(SigningKey { node, key });
+record!(Totals {
+    grants,
+    ends,
+    renewals,
+    sessions_expired,
+    refused,
+    register_refusals,
+    pauses,
+    leader_changes,
+});
+
+choice!(Remembered { 1 => Waiting(waiter), 2 => Cancelled, 3 => Granted(grants), 4 => Answered(answer) });
+
+/// Counts of ends, one per reason.
+impl<const N: usize> Coded for [u64; N] {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.iter().for_each(|count| put_varint(*count, out));
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let mut counts = [0; N];
+        for count in &mut counts {
+            *count = input.varint()?;
+        }
+        Ok(counts)
+    }
+}
