@@ -111,7 +111,7 @@ impl Http {
     /// One call; what fails says whether it can have been applied.
     pub fn call(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Reply, CallFailed> {
         let bytes = body.map(|body| body.to_string().into_bytes());
-        self.raw(&request(method, path, bytes.as_deref()))
+        self.raw(&request(self.address, method, path, bytes.as_deref()))
     }
 
     /// Sends bytes as they are and reads one answer.
@@ -139,7 +139,7 @@ impl Http {
         let bytes = body.map(|body| body.to_string().into_bytes());
         let mut connection = self.connect().expect("the server accepts connections");
         connection
-            .write_all(&request(method, path, bytes.as_deref()))
+            .write_all(&request(self.address, method, path, bytes.as_deref()))
             .expect("a short request fits the buffers");
     }
 
@@ -169,8 +169,8 @@ impl Http {
 }
 
 /// A request as bytes.
-pub(crate) fn request(method: &str, path: &str, body: Option<&[u8]>) -> Vec<u8> {
-    let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n").into_bytes();
+fn request(host: SocketAddr, method: &str, path: &str, body: Option<&[u8]>) -> Vec<u8> {
+    let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n").into_bytes();
     match body {
         Some(body) => {
             bytes.extend(

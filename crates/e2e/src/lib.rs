@@ -6,6 +6,7 @@
 //! which is not installed says so ([`skipped_without`]) and is counted.
 
 mod dice;
+mod heart;
 mod http;
 mod node;
 mod program;
@@ -16,6 +17,7 @@ mod trace;
 mod wait;
 
 pub use dice::Dice;
+pub use heart::{Heart, HeartReport};
 pub use http::{CallFailed, Http, Reply, path_segment};
 pub use node::{Node, NodeOptions};
 pub use program::{find, run_tenure, skipped_without, tenure_binary};

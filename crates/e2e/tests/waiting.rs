@@ -1,0 +1,104 @@
+//! Waiting is the server's job: the command that frees a resource grants it to the next in line, and the
+//! next in line hears of it by push (`waiters_move`).
+
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_e2e::{Node, ServerSentEvent, alone, alongside, until};
+
+const WAITERS: usize = 100;
+
+fn waiters(lease: &Value) -> usize {
+    lease["waiters"].as_array().map_or(0, Vec::len)
+}
+
+fn tells(event: &ServerSentEvent, what: &str) -> bool {
+    event.name == what || event.data["kind"] == what || event.data["event"] == what
+}
+
+/// With a hundred in line a release grants the first of them in the same revision; the others stay in line.
+#[test]
+fn a_release_grants_the_first_in_line_in_the_same_revision() {
+    let _turn = alone();
+    let node = Node::start("line");
+    let mut http = node.http();
+    let path = "/v1/leases/line/one:acquire";
+    let first = http.post(path, &json!({"holder": "first", "ttl_ms": 60_000})).expect(200);
+    let (tell, heard) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for number in 0..WAITERS {
+            let tell = tell.clone();
+            let mut waiter = node.http();
+            scope.spawn(move || {
+                let body = json!({"holder": format!("waiter-{number}"), "ttl_ms": 60_000, "wait_ms": 60_000});
+                let reply = waiter.post(path, &body);
+                // The test may be over already for whoever comes late.
+                let _ = tell.send((number, Instant::now(), reply));
+            });
+            // One after the other, so that the order in line is known.
+            until("the next one stands in line", Duration::from_secs(10), || {
+                waiters(&http.get("/v1/leases/line/one").expect(200)) == number + 1
+            });
+        }
+
+        let watch = node.http().with_limit(Duration::from_secs(10)).events("/v1/watch?prefix=line/", None);
+        let released = Instant::now();
+        let body = json!({"session": first["session"]});
+        assert_eq!(http.post("/v1/leases/line/one:release", &body).expect(200)["released"], true);
+        let (number, at, reply) =
+            heard.recv_timeout(Duration::from_secs(5)).expect("the first in line hears");
+        let grant = reply.expect(200);
+        println!("granted {:?} after the release was sent", at - released);
+        assert_eq!((number, &grant["token"], &grant["generation"]), (0, &json!(2), &json!(2)));
+        assert!(at - released < Duration::from_secs(1), "a push, not a poll");
+        assert!(grant["waited_ms"].as_u64().is_some(), "a waited grant says how long: {grant}");
+        assert_eq!(waiters(&http.get("/v1/leases/line/one").expect(200)), WAITERS - 1);
+
+        let mut ended = None;
+        for event in watch {
+            if tells(&event, "ended") {
+                ended = Some(event.id);
+            } else if tells(&event, "granted") {
+                assert_eq!(ended, Some(event.id), "the end and the next grant are one revision");
+                break;
+            }
+        }
+        assert!(ended.is_some(), "the watch has told of the end");
+
+        // The rest of the line moves one by one, in order, until nobody waits.
+        let mut session = grant["session"].clone();
+        for expected in 1..WAITERS {
+            http.post("/v1/leases/line/one:release", &json!({"session": session})).expect(200);
+            let (number, _, reply) =
+                heard.recv_timeout(Duration::from_secs(5)).expect("the next in line hears");
+            assert_eq!(number, expected, "first come, first served");
+            session = reply.expect(200)["session"].clone();
+        }
+    });
+}
+
+/// A wait that is over, and a waiter that hung up, leave nothing in line.
+#[test]
+fn who_gave_up_does_not_stand_in_line() {
+    let _turn = alongside();
+    let node = Node::start("gave-up");
+    let mut http = node.http();
+    let path = "/v1/leases/line/two:acquire";
+    http.post(path, &json!({"holder": "first", "ttl_ms": 60_000})).expect(200);
+
+    let reply = http.post(path, &json!({"holder": "patient", "ttl_ms": 5_000, "wait_ms": 300}));
+    assert_eq!((reply.status, reply.code().as_str()), (409, "held"));
+    assert_eq!(waiters(&http.get("/v1/leases/line/two").expect(200)), 0);
+
+    let mut hasty = node.http();
+    hasty.send_and_hang_up(
+        "POST",
+        path,
+        Some(&json!({"holder": "hasty", "ttl_ms": 1_000, "wait_ms": 60_000})),
+    );
+    // Its implicit session is kept alive only while the request is open, so at the latest its TTL ends it.
+    until("nobody stands in line", Duration::from_secs(5), || {
+        waiters(&http.get("/v1/leases/line/two").expect(200)) == 0
+    });
+}
