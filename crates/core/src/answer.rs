@@ -178,6 +178,15 @@ pub enum Refusal {
     },
     /// The session has ended, or never was.
     UnknownSession,
+    /// The session has lapsed: past its TTL, not yet past its hard limit. A renewal makes it live again.
+    Lapsed,
+    /// The session named does not stand in line for this resource alone, so it is not ready to take it.
+    NotReady {
+        /// The resource.
+        resource: ResourceName,
+        /// The session named.
+        session: SessionNumber,
+    },
     /// The session does not hold this resource (with this token).
     NotHeld {
         /// The resource.

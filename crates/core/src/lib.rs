@@ -17,6 +17,7 @@ extern crate std;
 mod answer;
 mod command;
 mod event;
+mod invariants;
 mod limits;
 mod machine;
 mod names;
@@ -32,6 +33,8 @@ pub use command::{
 };
 pub use event::{EndReason, Event, EventKind};
 pub use limits::Limits;
+pub use machine::view::{Counts, LeaseView, SessionView, WaiterView};
+pub use machine::{Applied, Contradiction, Machine};
 pub use names::{FenceName, HolderName, InvalidName, RegisterKey, ResourceName, Scope};
 pub use numbers::{
     Generation, InvalidSessionId, InvalidToken, Nonce, Revision, Secret, SessionId, SessionNumber, Slot,

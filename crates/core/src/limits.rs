@@ -26,6 +26,9 @@ pub struct Limits {
     pub slots_max: u32,
     /// Remembered answers of one session: commands in flight that a client may still ask about.
     pub answers_per_session_max: u32,
+    /// Bytes of register values inside remembered answers, over all sessions: a client that never moves on
+    /// must not keep old values alive without end.
+    pub answer_bytes_total_max: u64,
     /// Registers that exist, or whose guard is remembered.
     pub registers_max: u32,
     /// Bytes of one register's value: registers coordinate, they are not a database.
@@ -71,6 +74,7 @@ impl Default for Limits {
             sharers_max: 10_000,
             slots_max: 10_000,
             answers_per_session_max: 1_024,
+            answer_bytes_total_max: 64 << 20,
             registers_max: 1_000_000,
             value_bytes_max: 64 * 1024,
             value_bytes_total_max: 1 << 30,

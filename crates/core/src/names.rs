@@ -80,6 +80,13 @@ macro_rules! text_name {
             }
         }
 
+        // Ordered maps of names are searched by plain text: the order of the name is the order of its text.
+        impl core::borrow::Borrow<str> for $name {
+            fn borrow(&self) -> &str {
+                &self.0
+            }
+        }
+
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(&self.0)
@@ -150,6 +157,12 @@ impl RegisterKey {
 
     /// The key's bytes.
     pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl core::borrow::Borrow<[u8]> for RegisterKey {
+    fn borrow(&self) -> &[u8] {
         &self.0
     }
 }

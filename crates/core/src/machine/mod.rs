@@ -1,4 +1,318 @@
-//! What the cluster has agreed.
+//! What the cluster has agreed, and how an entry of the log changes it.
+//!
+//! The machine decides who holds what, and nothing else does. It is deterministic: same log, same state
+//! and same answers on every node. It never reads a clock (time is in the entry), never draws a random
+//! number (secrets are in the command), and never fails: a refusal is an answer.
+//!
+//! The order within an entry is what keeps a renewal from losing against an expiry that was stamped
+//! together with it; see [`Machine::apply`]. How the stamps come about is `office.rs`.
 
+mod answers;
+mod deadlines;
+mod events;
+mod fences;
+mod history;
+mod leases;
+mod registers;
+mod sessions;
 pub mod shelf;
 pub mod state;
+pub mod view;
+mod waiters;
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use self::deadlines::{Deadlines, Due};
+use self::events::EventLog;
+use self::shelf::Shelf;
+use self::state::{RegisterNumber, ResourceNumber, State};
+use crate::answer::{Answer, Done, Refusal, RenewalAnswer};
+use crate::command::{Command, Entry, Settings};
+use crate::event::{Event, EventKind};
+use crate::limits::Limits;
+use crate::names::{RegisterKey, ResourceName};
+use crate::numbers::{Nonce, Revision, SessionNumber, Token};
+use crate::time::ClusterTime;
+
+/// The replicated state machine: the agreed state and the indexes that make it quick.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    state: State,
+
+    // Derived from the state, made again by `from_state`.
+    deadlines: Deadlines,
+    /// Where each session stands in `deadlines`.
+    indexed: Shelf<SessionNumber, ClusterTime>,
+    names: BTreeMap<ResourceName, ResourceNumber>,
+    keys: BTreeMap<RegisterKey, RegisterNumber>,
+    nonces: BTreeMap<Nonce, SessionNumber>,
+    /// How many sessions have each TTL.
+    ttls: BTreeMap<Duration, u32>,
+    /// Free resources that may be forgotten, the longest free first; and where each of them stands there.
+    forgettable: BTreeSet<(Revision, ResourceNumber)>,
+    forgettable_since: BTreeMap<ResourceNumber, Revision>,
+    /// Resources that may never be forgotten.
+    pinned: BTreeSet<ResourceNumber>,
+    value_bytes: u64,
+    answer_bytes: u64,
+
+    events: EventLog,
+
+    // Of the entry being applied.
+    revision_raised: bool,
+    fresh: Vec<Event>,
+    /// Resources that may have become free for somebody in line.
+    freed: BTreeSet<ResourceNumber>,
+    /// Resources that the command touched: where the invariants are checked.
+    touched: BTreeSet<ResourceNumber>,
+    /// Sessions whose leases changed in this entry.
+    changed_sessions: BTreeSet<SessionNumber>,
+}
+
+/// What applying an entry answered; to be sent only now, and only by the leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Applied {
+    /// Cluster time after the entry.
+    pub time: ClusterTime,
+    /// One answer per renewal, in order.
+    pub renewals: Vec<RenewalAnswer>,
+    /// One answer per command, in order.
+    pub answers: Vec<Answer>,
+    /// What changed, for watchers and for those who wait.
+    pub events: Vec<Event>,
+}
+
+/// A snapshot that contradicts itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Contradiction(pub &'static str);
+
+impl core::fmt::Display for Contradiction {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "the snapshot contradicts itself: {}", self.0)
+    }
+}
+
+impl core::error::Error for Contradiction {}
+
+impl Default for Machine {
+    fn default() -> Self {
+        Machine::from_state(State::default()).expect("an empty state does not contradict itself")
+    }
+}
+
+impl Machine {
+    /// The machine of this state, with its indexes made again.
+    pub fn from_state(state: State) -> Result<Machine, Contradiction> {
+        let mut machine = Machine {
+            deadlines: Deadlines::default(),
+            indexed: Shelf::default(),
+            names: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            nonces: BTreeMap::new(),
+            ttls: BTreeMap::new(),
+            forgettable: BTreeSet::new(),
+            forgettable_since: BTreeMap::new(),
+            pinned: BTreeSet::new(),
+            value_bytes: 0,
+            answer_bytes: 0,
+            events: EventLog::starting_after(state.revision),
+            revision_raised: false,
+            fresh: Vec::new(),
+            freed: BTreeSet::new(),
+            touched: BTreeSet::new(),
+            changed_sessions: BTreeSet::new(),
+            state,
+        };
+        if machine.state.grants_from > machine.state.time {
+            machine.deadlines.add(machine.state.grants_from, Due::Grace);
+        }
+        machine.index_sessions()?;
+        machine.index_resources()?;
+        machine.index_waiters()?;
+        machine.index_registers()?;
+        machine.check_everything();
+        Ok(machine)
+    }
+
+    /// A copy of the whole state, cheap to take: what it shares with the machine is copied only when it changes.
+    pub fn capture(&self) -> State {
+        self.state.clone()
+    }
+
+    /// Applies one entry of the log.
+    ///
+    /// (1) Renewals are judged by the time before the entry, because they were received before its stamp.
+    /// (2) Time moves to the stamp. (3) Everything due ends, all of it before any grant; then what is free
+    /// goes to those in line. (4) The other commands, in order.
+    pub fn apply(&mut self, entry: Entry) -> Applied {
+        let before = self.state.time;
+        let at = entry.at.max(before);
+        self.state.wall = entry.wall;
+
+        let mut renewals: Vec<RenewalAnswer> =
+            entry.renewals.iter().map(|renewal| self.renew(*renewal, before, at)).collect();
+
+        self.state.time = at;
+        self.end_due();
+        let answers = entry.commands.into_iter().map(|command| self.apply_command(command)).collect();
+
+        // What a renewal must say is what is true at the end of its entry.
+        if !self.changed_sessions.is_empty() {
+            for (renewal, answer) in entry.renewals.iter().zip(&mut renewals) {
+                if self.changed_sessions.contains(&renewal.session)
+                    && matches!(answer, RenewalAnswer::Renewed { .. })
+                {
+                    *answer = self.renewal_answer(*renewal);
+                }
+            }
+            self.changed_sessions.clear();
+        }
+        Applied { time: self.state.time, renewals, answers, events: core::mem::take(&mut self.fresh) }
+    }
+
+    /// Applies one command of an entry. Same state and command, same answer, on every replica.
+    fn apply_command(&mut self, command: Command) -> Answer {
+        let answer = match command {
+            Command::Open(open) => self.open(open, false).map(|opened| self.opened_answer(opened)),
+            Command::Close { by, why } => self.close(by, why),
+            Command::Acquire(acquire) => self.acquire(*acquire),
+            Command::Cancel { by, acquire } => self.cancel(by, acquire),
+            Command::Release { by, resource, token } => self.release(by, &resource, token),
+            Command::Transfer { by, resource, to } => self.transfer(by, &resource, to),
+            Command::Revoke { resource, session, now, reason } => {
+                self.revoke(&resource, session, now, reason)
+            }
+            Command::Seen { session, revision } => self.seen(session, revision),
+            Command::Write(write) => self.write(*write),
+            Command::Barrier { resource } => self.barrier(&resource),
+            Command::Arm { scope, fence, token } => self.arm(scope, fence, token),
+            Command::Refused { scope, fence, presented, seen, count } => {
+                self.fence_refused(scope, &fence, presented, seen, count)
+            }
+            Command::Paused { session, length } => self.paused(session, length),
+            Command::RemoveFence { resource, fence } => self.remove_fence(&resource, &fence),
+            Command::SetKind { resource, kind } => self.set_kind(&resource, kind),
+            Command::Rebind { key, guard } => self.rebind(&key, guard),
+            Command::TookOffice { node, term } => self.took_office(node, term),
+            Command::Configure(settings) => self.configure(*settings),
+            Command::PublishKey { node, kid, key } => self.publish_key(node, kid, key),
+            Command::WithdrawKey { kid } => self.withdraw_key(&kid),
+        };
+        self.finish_step();
+        answer
+    }
+
+    /// Ends everything whose time has come, as one visible change, then grants what became free.
+    ///
+    /// "Ended" is the comparison of a deadline with the time; clearing the records away is only tidiness and
+    /// is cut into portions, so that a hundred thousand sessions that end at once stall nobody. Whatever
+    /// touches a record that is due but not yet cleared clears it first (`settle`).
+    fn end_due(&mut self) {
+        let mut left = i64::from(self.limits().cleared_per_entry_max);
+        while left > 0
+            && let Some((_, due)) = self.deadlines.pop_due(self.state.time)
+        {
+            left -= match due {
+                Due::Session(session) => self.session_due(session),
+                Due::Notice(resource, token) => self.notice_due(resource, token),
+                Due::Wait(waiter) => self.wait_due(waiter),
+                Due::Delay(resource) => self.delay_due(resource),
+                Due::Hold(resource, token) => self.hold_due(resource, token),
+                Due::Grace => self.grace_due(),
+            };
+        }
+        self.finish_step();
+    }
+
+    /// Ends a command or the expiry pass: serves those in line, files what became free, checks what was touched.
+    fn finish_step(&mut self) {
+        self.serve_freed();
+        let touched = core::mem::take(&mut self.touched);
+        for resource in &touched {
+            self.file_resource(*resource);
+            self.assert_resource(*resource);
+        }
+        self.forget_oldest();
+        self.revision_raised = false;
+    }
+
+    /// Tells the world, under one revision for everything that one command (or one expiry pass) changes.
+    fn emit(&mut self, kind: EventKind) -> Revision {
+        if !self.revision_raised {
+            self.state.revision = self.state.revision.next();
+            self.revision_raised = true;
+        }
+        let event = Event { revision: self.state.revision, wall: self.state.wall, kind };
+        self.events.push(event.clone(), &self.state.settings.limits);
+        self.fresh.push(event);
+        self.state.revision
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.state.settings.limits
+    }
+
+    fn limit(limit: &'static str, max: impl Into<u64>) -> Refusal {
+        Refusal::Limit { limit, max: max.into() }
+    }
+
+    /// Refuses unless `count` more tokens can be issued.
+    fn tokens_left(&self, count: usize) -> Result<(), Refusal> {
+        if self.state.last_token + count as u64 > Token::MAX.get() {
+            Err(Refusal::TokensExhausted)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Issues the next token. Callers have asked `tokens_left`.
+    fn next_token(&mut self) -> Token {
+        let token = Token::try_from(self.state.last_token + 1).expect("tokens_rise: asked before issuing");
+        self.state.last_token = token.get();
+        token
+    }
+
+    fn took_office(&mut self, node: u64, term: u64) -> Answer {
+        self.state.totals.leader_changes += 1;
+        self.emit(EventKind::TookOffice { node, term });
+        Ok(Done::Nothing)
+    }
+
+    fn configure(&mut self, settings: Settings) -> Answer {
+        if settings.limits.ttl_min.is_zero() || settings.limits.ttl_min > settings.limits.ttl_max {
+            return Err(Refusal::Invalid("ttl_min must be above zero and not above ttl_max"));
+        }
+        self.state.settings = settings;
+        self.emit(EventKind::Changed { what: "cluster".into(), how: "configured" });
+        Ok(Done::Nothing)
+    }
+
+    // What the leader's office asks.
+
+    /// Cluster time as applied.
+    pub fn time(&self) -> ClusterTime {
+        self.state.time
+    }
+
+    /// The earliest time at which something may come due; `None` when nothing ever will by itself.
+    pub fn earliest_deadline(&self) -> Option<ClusterTime> {
+        self.deadlines.earliest()
+    }
+
+    /// Whether records that are due still wait to be cleared away.
+    pub fn clearing(&self) -> bool {
+        self.deadlines.earliest().is_some_and(|at| at <= self.state.time)
+    }
+
+    /// The smallest TTL of any session, which bounds how far the leader may count ahead.
+    pub fn smallest_ttl(&self) -> Option<Duration> {
+        self.ttls.keys().next().copied()
+    }
+
+    /// The settings that all nodes agree on.
+    pub fn settings(&self) -> &Settings {
+        &self.state.settings
+    }
+}

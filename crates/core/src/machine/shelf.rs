@@ -182,6 +182,9 @@ mod tests {
         *shelf.get_mut(77).unwrap() = 0;
         shelf.remove(78);
         shelf.insert(1_000, 1);
-        assert_eq!((copy.get(77), copy.get(78), copy.get(1_000), copy.len()), (Some(&77), Some(&78), None, 200));
+        assert_eq!(
+            (copy.get(77), copy.get(78), copy.get(1_000), copy.len()),
+            (Some(&77), Some(&78), None, 200)
+        );
     }
 }

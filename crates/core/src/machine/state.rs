@@ -258,7 +258,7 @@ pub struct ResourceMore {
     pub fences: BTreeMap<FenceName, FenceRecord>,
     /// For a semaphore, the newest token of each slot that was ever granted.
     pub slot_tokens: BTreeMap<Slot, Token>,
-    /// The token of a register guard is bound to this resource, or an administrator set its kind.
+    /// How many registers are bound to it; while there are any it is not forgotten.
     pub guards: u32,
     /// An administrator set its kind; it is not forgotten.
     pub kind_set: bool,

@@ -1,0 +1,79 @@
+//! The events that watchers can still ask for: bounded in number and bytes, derived from the log, so not
+//! part of a snapshot. Whoever asks for older ones is told where to start again.
+
+use alloc::collections::VecDeque;
+
+use crate::event::{Event, EventKind};
+use crate::limits::Limits;
+use crate::numbers::Revision;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct EventLog {
+    events: VecDeque<Event>,
+    bytes: u64,
+    /// Everything after this revision is here.
+    complete_after: Revision,
+}
+
+impl EventLog {
+    /// A log that knows nothing up to and including `revision`.
+    pub fn starting_after(revision: Revision) -> Self {
+        Self { complete_after: revision, ..Self::default() }
+    }
+
+    pub fn push(&mut self, event: Event, limits: &Limits) {
+        self.bytes += bytes(&event);
+        self.events.push_back(event);
+        while self.events.len() > limits.events_max as usize || self.bytes > limits.event_bytes_max {
+            let Some(dropped) = self.events.pop_front() else { break };
+            self.bytes -= bytes(&dropped);
+            // A revision is delivered whole or not at all, so one that lost an event is no longer complete.
+            self.complete_after = dropped.revision;
+        }
+    }
+
+    /// The events after `revision`, or the oldest revision after which all are here.
+    pub fn after(&self, revision: Revision) -> Result<impl Iterator<Item = &Event>, Revision> {
+        if revision < self.complete_after {
+            return Err(self.complete_after);
+        }
+        let start = self.events.partition_point(|event| event.revision <= revision);
+        Ok(self.events.range(start..))
+    }
+}
+
+fn bytes(event: &Event) -> u64 {
+    match &event.kind {
+        EventKind::Put { value, .. } => value.len() as u64,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::WallTime;
+    use alloc::vec::Vec;
+
+    fn event(revision: u64) -> Event {
+        Event {
+            revision: Revision::new(revision),
+            wall: WallTime::default(),
+            kind: EventKind::TookOffice { node: 1, term: revision },
+        }
+    }
+
+    #[test]
+    fn a_watcher_that_fell_behind_is_told_where_to_start_again() {
+        let limits = Limits { events_max: 3, ..Limits::default() };
+        let mut log = EventLog::starting_after(Revision::new(10));
+        for revision in [11, 12, 12, 13, 14] {
+            log.push(event(revision), &limits);
+        }
+        // Revision 12 lost one of its two events, so it must not be delivered in part.
+        assert_eq!(log.after(Revision::new(11)).err(), Some(Revision::new(12)));
+        let rest: Vec<u64> = log.after(Revision::new(12)).unwrap().map(|e| e.revision.get()).collect();
+        assert_eq!(rest, [13, 14]);
+        assert_eq!(log.after(Revision::new(14)).unwrap().count(), 0);
+    }
+}

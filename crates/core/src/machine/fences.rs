@@ -1,0 +1,138 @@
+//! What the service knows of a resource's fences: which there are, which token each has installed, what
+//! each has refused. Evidence for people; the fences themselves decide (`fence.rs`).
+
+use alloc::sync::Arc;
+
+use super::Machine;
+use super::state::{Hold, ResourceNumber, SigningKey};
+use crate::answer::{Answer, Done, Refusal};
+use crate::event::EventKind;
+use crate::names::{FenceName, ResourceName, Scope};
+use crate::numbers::{SessionNumber, Slot, Token};
+
+impl Machine {
+    /// The live session whose grant of this scope has this token and may write, or why there is none.
+    pub(super) fn writer(&self, scope: &Scope, token: Token) -> Result<SessionNumber, Refusal> {
+        let unknown = Refusal::UnknownToken { presented: token };
+        let Some(number) = self.names.get(&scope.resource) else { return Err(unknown) };
+        let resource = self.resource(*number);
+        if let Some(hold) = resource.holds.iter().find(|hold| hold.token == token) {
+            if !hold.mode.writes() || hold.slot != scope.slot {
+                return Err(unknown);
+            }
+            let notice_passed = hold.notice().is_some_and(|notice| notice.ends_at <= self.state.time);
+            return if self.is_live(hold.session) && !notice_passed {
+                Ok(hold.session)
+            } else {
+                Err(Refusal::LeaseEnded { presented: token })
+            };
+        }
+        let newest = match scope.slot {
+            None => Token::try_from(resource.last_token).ok(),
+            Some(slot) => resource.more.as_ref().and_then(|more| more.slot_tokens.get(&slot)).copied(),
+        };
+        match newest {
+            Some(seen) if token < seen => Err(Refusal::StaleToken { presented: token, seen }),
+            Some(seen) if token == seen => Err(Refusal::LeaseEnded { presented: token }),
+            _ => Err(unknown),
+        }
+    }
+
+    /// Adds fences to a resource's set: acquires add, only an administrator removes.
+    pub(super) fn add_fences(&mut self, number: ResourceNumber, fences: &[FenceName]) {
+        if !fences.is_empty() {
+            let known = &mut self.resource_mut(number).more_mut().fences;
+            for fence in fences {
+                known.entry(fence.clone()).or_default();
+            }
+        }
+    }
+
+    /// Whether every fence of the resource has installed this lease's token.
+    pub(super) fn is_armed(&self, number: ResourceNumber, hold: &Hold) -> bool {
+        let fences = self.resource(number).more.as_ref().map(|more| &more.fences);
+        fences.is_some_and(|fences| {
+            !fences.is_empty()
+                && fences.values().all(|fence| fence.armed.get(&hold.slot) == Some(&hold.token))
+        })
+    }
+
+    pub(super) fn arm(&mut self, scope: Scope, fence: FenceName, token: Token) -> Answer {
+        self.settled(&scope.resource).ok_or(Refusal::NotFound)?;
+        self.writer(&scope, token)?;
+        let number = self.names[&scope.resource];
+        let fences_max = self.limits().fences_per_resource_max;
+        let known = self.resource(number).more.as_ref().map(|more| &more.fences);
+        let is_new = known.is_none_or(|known| !known.contains_key(&fence));
+        if is_new {
+            if known.map_or(0, |known| known.len()) >= fences_max as usize {
+                return Err(Self::limit("fences_per_resource_max", fences_max));
+            }
+            self.room_to_pin(1)?;
+        }
+        let record = self.resource_mut(number).more_mut().fences.entry(fence.clone()).or_default();
+        if record.armed.insert(scope.slot, token) != Some(token) {
+            self.emit(EventKind::Armed { scope, fence, token });
+        }
+        Ok(Done::Nothing)
+    }
+
+    pub(super) fn fence_refused(
+        &mut self,
+        scope: Scope,
+        fence: &FenceName,
+        presented: Token,
+        seen: Token,
+        count: u32,
+    ) -> Answer {
+        let number = self.settled(&scope.resource).ok_or(Refusal::NotFound)?;
+        let wall = self.state.wall;
+        let record = self.resource_mut(number).more_mut().fences.get_mut(fence).ok_or(Refusal::NotFound)?;
+        record.refused += u64::from(count);
+        record.refused_wall = wall;
+        self.state.totals.refused += u64::from(count);
+        self.emit(EventKind::Refused { scope, fence: fence.clone(), presented, seen, count });
+        Ok(Done::Nothing)
+    }
+
+    pub(super) fn remove_fence(&mut self, resource: &ResourceName, fence: &FenceName) -> Answer {
+        let number = self.settled(resource).ok_or(Refusal::NotFound)?;
+        self.resource_mut(number).more_mut().fences.remove(fence).ok_or(Refusal::NotFound)?;
+        self.emit(EventKind::Changed { what: resource.as_str().into(), how: "fence removed" });
+        Ok(Done::Nothing)
+    }
+
+    /// Takes a token for nobody on a free resource, so that fences can be raised above every token in the field.
+    pub(super) fn barrier(&mut self, name: &ResourceName) -> Answer {
+        if let Some(number) = self.settled(name)
+            && !self.resource(number).holds.is_empty()
+        {
+            return Err(Refusal::InUse { resource: name.clone() });
+        }
+        self.tokens_left(1)?;
+        let number = self.named(name);
+        let slots: alloc::vec::Vec<Option<Slot>> = self
+            .resource(number)
+            .more
+            .iter()
+            .flat_map(|more| more.slot_tokens.keys().copied().map(Some))
+            .collect();
+        Ok(Done::BarrierTaken { token: self.take_token_for_nobody(number, &slots) })
+    }
+
+    pub(super) fn publish_key(&mut self, node: u64, kid: Arc<str>, key: [u8; 32]) -> Answer {
+        let keys_max = self.limits().keys_max;
+        if !self.state.keys.contains_key(&kid) && self.state.keys.len() >= keys_max as usize {
+            return Err(Self::limit("keys_max", keys_max));
+        }
+        self.state.keys.insert(kid.clone(), SigningKey { node, key });
+        self.emit(EventKind::Changed { what: kid, how: "signing key published" });
+        Ok(Done::Nothing)
+    }
+
+    pub(super) fn withdraw_key(&mut self, kid: &Arc<str>) -> Answer {
+        self.state.keys.remove(kid).ok_or(Refusal::NotFound)?;
+        self.emit(EventKind::Changed { what: kid.clone(), how: "signing key withdrawn" });
+        Ok(Done::Nothing)
+    }
+}

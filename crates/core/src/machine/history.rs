@@ -1,0 +1,96 @@
+//! What is remembered of the past, and what is forgotten: transitions by count and age, free resources
+//! the longest free first.
+
+use super::Machine;
+use super::leases::Ending;
+use super::state::{Hold, Resource, ResourceNumber, Transition};
+use crate::answer::Refusal;
+use crate::command::KindSetting;
+use crate::names::HolderName;
+
+impl Machine {
+    pub(super) fn record_transition(
+        &mut self,
+        number: ResourceNumber,
+        hold: &Hold,
+        holder: HolderName,
+        ending: &Ending,
+    ) {
+        let (time, wall) = (self.state.time, self.state.wall);
+        let count_max = self.limits().history_per_resource_max as usize;
+        let age_max = self.limits().history_age_max;
+        let history = &mut self.resource_mut(number).more_mut().history;
+        history.push_back(Transition {
+            token: hold.token,
+            generation: hold.generation,
+            session: hold.session,
+            holder,
+            mode: hold.mode,
+            slot: hold.slot,
+            from: hold.since,
+            to: time,
+            from_wall: hold.since_wall,
+            to_wall: wall,
+            why: ending.why,
+            reason: ending.reason.clone(),
+        });
+        // Age is judged only here, when something is written: history keeps no idle cluster awake.
+        while history.len() > count_max
+            || history.front().is_some_and(|oldest| time.since(oldest.to) > age_max)
+        {
+            history.pop_front();
+        }
+    }
+
+    /// Whether a resource must stay: a fence, a register or a slot somewhere is bound to what it is.
+    pub(super) fn is_pinned(resource: &Resource) -> bool {
+        let semaphore = matches!(resource.kind, Some(KindSetting::Semaphore(_)));
+        semaphore
+            || resource
+                .more
+                .as_ref()
+                .is_some_and(|more| more.kind_set || more.guards > 0 || !more.fences.is_empty())
+    }
+
+    fn is_idle(resource: &Resource) -> bool {
+        resource.holds.is_empty() && !resource.has_line() && resource.delayed_until().is_none()
+    }
+
+    /// Refuses when `count` further resources cannot be kept for ever.
+    pub(super) fn room_to_pin(&self, count: usize) -> Result<(), Refusal> {
+        let pinned_max = self.limits().pinned_resources_max;
+        if self.pinned.len() + count > pinned_max as usize {
+            return Err(Self::limit("pinned_resources_max", pinned_max));
+        }
+        Ok(())
+    }
+
+    /// Puts a resource where it belongs: among those that stay, those that may be forgotten, or neither.
+    pub(super) fn file_resource(&mut self, number: ResourceNumber) {
+        if let Some(since) = self.forgettable_since.remove(&number) {
+            self.forgettable.remove(&(since, number));
+        }
+        let Some(resource) = self.state.resources.get(number) else { return };
+        if Self::is_pinned(resource) {
+            self.pinned.insert(number);
+            return;
+        }
+        self.pinned.remove(&number);
+        if Self::is_idle(resource) {
+            let since = resource.freed_at;
+            self.forgettable.insert((since, number));
+            self.forgettable_since.insert(number, since);
+        }
+    }
+
+    /// Forgets the free resources that are too many, the longest free first.
+    pub(super) fn forget_oldest(&mut self) {
+        while self.forgettable.len() > self.limits().free_resources_max as usize
+            && let Some((_, number)) = self.forgettable.pop_first()
+        {
+            self.forgettable_since.remove(&number);
+            let resource = self.state.resources.remove(number).expect("what is filed exists");
+            self.names.remove(&resource.name);
+        }
+    }
+}

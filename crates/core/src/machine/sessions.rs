@@ -1,0 +1,415 @@
+//! Sessions: how they open, live by renewals, lapse and end. Liveness only; what a session owns is
+//! `leases.rs`.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::deadlines::Due;
+use super::leases::Ending;
+use super::state::{Answers, Pulse, Session, SessionMore};
+use super::{Contradiction, Machine};
+use crate::answer::{Answer, Done, Refusal, RenewalAnswer, RenewalNews};
+use crate::command::{Caller, Open, Renewal};
+use crate::event::{EndReason, EventKind};
+use crate::numbers::{Revision, SessionId, SessionNumber};
+use crate::time::ClusterTime;
+
+/// A session that an open made or found, and the number of the transmission that asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    pub session: SessionNumber,
+    pub number: u64,
+}
+
+impl Machine {
+    pub(super) fn index_sessions(&mut self) -> Result<(), Contradiction> {
+        let sessions: Vec<SessionNumber> = self.state.sessions.iter().map(|(number, _)| number).collect();
+        for number in sessions {
+            let session = self.state.sessions.get(number).expect("just listed");
+            if number.get() > self.state.sessions_opened {
+                return Err(Contradiction("a session's number is above the last one given"));
+            }
+            let Some(pulse) = self.state.pulses.get(number) else {
+                return Err(Contradiction("a session has no pulse"));
+            };
+            *self.ttls.entry(pulse.ttl).or_default() += 1;
+            if let Some(nonce) = session.nonce {
+                self.nonces.insert(nonce, number);
+            }
+            self.answer_bytes += session.answers.value_bytes();
+            let ends_at = self.session_ends_at(number).expect("it has a pulse");
+            self.deadlines.add(ends_at, Due::Session(number));
+            self.indexed.insert(number, ends_at);
+        }
+        if self.state.pulses.len() != self.state.sessions.len() {
+            return Err(Contradiction("a pulse has no session"));
+        }
+        Ok(())
+    }
+
+    /// When the session ends if nothing more is heard of it: at its deadline, or, once lapsed, at its hard limit.
+    fn session_ends_at(&self, number: SessionNumber) -> Option<ClusterTime> {
+        let pulse = self.state.pulses.get(number)?;
+        if !pulse.lapsed {
+            return Some(pulse.deadline);
+        }
+        let hard_limit = self.state.sessions.get(number)?.more.as_ref()?.hard_limit?;
+        Some(pulse.deadline.plus(hard_limit.saturating_sub(pulse.ttl)))
+    }
+
+    /// Whether the session counts for grants and guarded writes.
+    pub(super) fn is_live(&self, number: SessionNumber) -> bool {
+        self.state.pulses.get(number).is_some_and(|pulse| !pulse.lapsed && pulse.deadline > self.state.time)
+    }
+
+    /// Whether the session is live, or lapsed and could become live again.
+    pub(super) fn has_not_ended(&self, number: SessionNumber) -> bool {
+        self.session_ends_at(number).is_some_and(|ends_at| ends_at > self.state.time)
+    }
+
+    /// The session of this id, if it has not ended. The secret decides, not the number.
+    pub(super) fn known(&self, id: SessionId) -> Result<SessionNumber, Refusal> {
+        match self.state.sessions.get(id.number) {
+            Some(session) if session.secret == id.secret && self.has_not_ended(id.number) => Ok(id.number),
+            _ => Err(Refusal::UnknownSession),
+        }
+    }
+
+    pub(super) fn session(&self, number: SessionNumber) -> &Session {
+        self.state.sessions.get(number).expect("a session that is named by a record exists")
+    }
+
+    pub(super) fn session_mut(&mut self, number: SessionNumber) -> &mut Session {
+        self.state.sessions.get_mut(number).expect("a session that is named by a record exists")
+    }
+
+    pub(super) fn pulse(&self, number: SessionNumber) -> &Pulse {
+        self.state.pulses.get(number).expect("every session has a pulse")
+    }
+
+    pub(super) fn pulse_mut(&mut self, number: SessionNumber) -> &mut Pulse {
+        self.state.pulses.get_mut(number).expect("every session has a pulse")
+    }
+
+    pub(super) fn session_more(&mut self, number: SessionNumber) -> &mut SessionMore {
+        self.session_mut(number).more.get_or_insert_default()
+    }
+
+    pub(super) fn session_id(&self, number: SessionNumber) -> SessionId {
+        SessionId { number, secret: self.session(number).secret }
+    }
+
+    pub(super) fn check_ttl(&self, ttl: Duration) -> Result<(), Refusal> {
+        let (min, max) = (self.limits().ttl_min, self.limits().ttl_max);
+        // Refused, never clamped: the holder counts with what it asked for.
+        if ttl < min || ttl > max { Err(Refusal::InvalidTtl { ttl, min, max }) } else { Ok(()) }
+    }
+
+    /// The live session that this nonce opened.
+    pub(super) fn opened_before(&self, open: &Open) -> Result<Option<SessionNumber>, Refusal> {
+        let Some(number) = open.nonce.and_then(|nonce| self.nonces.get(&nonce)).copied() else {
+            return Ok(None);
+        };
+        if !self.is_live(number) {
+            return Ok(None);
+        }
+        if self.session(number).holder != open.holder || self.pulse(number).ttl != open.ttl {
+            return Err(Refusal::Invalid(
+                "this nonce opened a session with another holder or TTL; draw a new one",
+            ));
+        }
+        Ok(Some(number))
+    }
+
+    /// Opens a session, or finds the live one that the same nonce opened. Either way its deadline is set
+    /// from this entry's time: the answer promises a full TTL, so a repeated open must give one.
+    pub(super) fn open(&mut self, open: Open, implicit: bool) -> Result<Opened, Refusal> {
+        self.check_ttl(open.ttl)?;
+        let deadline = self.state.time.plus(open.ttl);
+        if let Some(session) = self.opened_before(&open)? {
+            let pulse = self.pulse_mut(session);
+            pulse.deadline = deadline;
+            pulse.number = pulse.number.max(open.number);
+            return Ok(Opened { session, number: open.number });
+        }
+        let sessions_max = self.limits().sessions_max;
+        if self.state.sessions.len() >= sessions_max as usize {
+            return Err(Self::limit("sessions_max", sessions_max));
+        }
+        // The nonce may still name a session that has ended but is not cleared away.
+        if let Some(ended) = open.nonce.and_then(|nonce| self.nonces.get(&nonce)).copied() {
+            self.clear_ended_session(ended);
+        }
+
+        self.state.sessions_opened += 1;
+        let session = SessionNumber::new(self.state.sessions_opened);
+        self.emit(EventKind::Opened { session, holder: open.holder.clone() });
+        self.state.pulses.insert(
+            session,
+            Pulse {
+                deadline,
+                ttl: open.ttl,
+                number: open.number,
+                last_lease_revision: Revision::default(),
+                lapsed: false,
+                has_news: false,
+            },
+        );
+        self.state.sessions.insert(
+            session,
+            Session {
+                secret: open.secret,
+                holder: open.holder,
+                nonce: open.nonce,
+                implicit,
+                opened_at: self.state.time,
+                leases: Vec::new(),
+                answers: Answers::default(),
+                more: None,
+            },
+        );
+        if let Some(nonce) = open.nonce {
+            self.nonces.insert(nonce, session);
+        }
+        *self.ttls.entry(open.ttl).or_default() += 1;
+        self.deadlines.add(deadline, Due::Session(session));
+        self.indexed.insert(session, deadline);
+        Ok(Opened { session, number: open.number })
+    }
+
+    pub(super) fn opened_answer(&self, opened: Opened) -> Done {
+        Done::Opened {
+            session: self.session_id(opened.session),
+            holder: self.session(opened.session).holder.clone(),
+            ttl: self.pulse(opened.session).ttl,
+            number: opened.number,
+        }
+    }
+
+    /// Judges one renewal by the time before its entry and sets the deadline from the entry's stamp.
+    pub(super) fn renew(&mut self, renewal: Renewal, before: ClusterTime, at: ClusterTime) -> RenewalAnswer {
+        let Some(pulse) = self.state.pulses.get_mut(renewal.session) else {
+            return RenewalAnswer::UnknownSession;
+        };
+        let was_lapsed = pulse.lapsed;
+        if was_lapsed {
+            // A contender would have ended it, so a lapsed session that is still here is uncontested.
+            if self.session_ends_at(renewal.session).is_none_or(|ends_at| ends_at <= before) {
+                return RenewalAnswer::UnknownSession;
+            }
+        } else if pulse.deadline <= before {
+            return RenewalAnswer::UnknownSession;
+        }
+        let pulse = self.state.pulses.get_mut(renewal.session).expect("looked up above");
+        // Number zero is a caller that keeps no numbers. A number that is not above the highest was sent
+        // before one that already counted: it sets nothing, and is answered all the same.
+        if renewal.number == 0 || renewal.number > pulse.number {
+            pulse.number = pulse.number.max(renewal.number);
+            pulse.deadline = at.plus(pulse.ttl);
+            pulse.lapsed = false;
+            if was_lapsed {
+                self.index_session(renewal.session);
+            }
+        }
+        self.state.totals.renewals += 1;
+        self.renewal_answer(renewal)
+    }
+
+    /// What a renewal must say at this moment.
+    pub(super) fn renewal_answer(&self, renewal: Renewal) -> RenewalAnswer {
+        let Some(pulse) = self.state.pulses.get(renewal.session) else {
+            return RenewalAnswer::UnknownSession;
+        };
+        RenewalAnswer::Renewed {
+            number: renewal.number,
+            ttl: pulse.ttl,
+            last_lease_revision: pulse.last_lease_revision,
+            news: pulse.has_news.then(|| Box::new(self.renewal_news(renewal.session))),
+        }
+    }
+
+    fn renewal_news(&self, number: SessionNumber) -> RenewalNews {
+        let session = self.session(number);
+        let noticed = session
+            .leases
+            .iter()
+            .filter_map(|resource| {
+                let resource = self.resource(*resource);
+                let hold = resource.hold_of(number)?;
+                let notice = hold.notice()?;
+                Some((
+                    resource.name.clone(),
+                    hold.token,
+                    notice.why,
+                    notice.ends_at.remaining_at(self.state.time),
+                ))
+            })
+            .collect();
+        let more = session.more.as_ref();
+        let ended = more
+            .into_iter()
+            .flat_map(|more| &more.news)
+            .map(|news| (news.resource.clone(), news.token, news.why))
+            .collect();
+        RenewalNews { noticed, ended, incomplete: more.is_some_and(|more| more.news_lost) }
+    }
+
+    /// Sets whether the session's renewals have something to say.
+    pub(super) fn refresh_news(&mut self, number: SessionNumber) {
+        let session = self.session(number);
+        let ended = session.more.as_ref().is_some_and(|more| more.news_lost || !more.news.is_empty());
+        let has_news = ended
+            || session.leases.iter().any(|resource| {
+                self.resource(*resource).hold_of(number).is_some_and(|hold| hold.notice().is_some())
+            });
+        self.pulse_mut(number).has_news = has_news;
+        self.changed_sessions.insert(number);
+    }
+
+    pub(super) fn seen(&mut self, id: SessionId, revision: Revision) -> Answer {
+        let number = self.known(id)?;
+        if let Some(more) = &mut self.session_mut(number).more {
+            more.news.retain(|news| news.revision > revision);
+            if more.news.is_empty() {
+                more.news_lost = false;
+            }
+        }
+        self.refresh_news(number);
+        Ok(Done::Nothing)
+    }
+
+    pub(super) fn paused(&mut self, id: SessionId, length: Duration) -> Answer {
+        let session = self.known(id)?;
+        self.state.totals.pauses += 1;
+        let holder = self.session(session).holder.clone();
+        self.emit(EventKind::Paused { session, holder, length });
+        Ok(Done::Nothing)
+    }
+
+    pub(super) fn close(&mut self, by: Caller, why: EndReason) -> Answer {
+        let why = match why {
+            EndReason::Released | EndReason::Died => why,
+            _ => return Err(Refusal::Invalid("a session is closed as released or as died")),
+        };
+        let number = self.known(by.session)?;
+        let released = self.session(number).leases.len() as u32;
+        self.end_session(number, why);
+        Ok(Done::Closed { released })
+    }
+
+    /// Brings the index up to a deadline that moved, or ends the session. Returns how much was cleared away.
+    pub(super) fn session_due(&mut self, number: SessionNumber) -> i64 {
+        self.indexed.remove(number);
+        let Some(ends_at) = self.session_ends_at(number) else { return 0 };
+        if ends_at > self.state.time {
+            self.deadlines.add(ends_at, Due::Session(number));
+            self.indexed.insert(number, ends_at);
+            return 0;
+        }
+        self.expire_session(number)
+    }
+
+    /// Clears away a session whose time has passed; for whoever touches one of its records before the
+    /// expiry pass has come to it.
+    pub(super) fn clear_ended_session(&mut self, number: SessionNumber) {
+        if self.session_ends_at(number).is_some_and(|ends_at| ends_at <= self.state.time) {
+            self.expire_session(number);
+        }
+    }
+
+    fn expire_session(&mut self, number: SessionNumber) -> i64 {
+        let cost = 1 + self.session(number).leases.len() as i64;
+        let lapses = !self.pulse(number).lapsed
+            && self.session(number).more.as_ref().is_some_and(|more| more.hard_limit.is_some());
+        if lapses {
+            self.lapse(number);
+            // The hard limit may lie in the past as well: the server may have stood still in between.
+            if self.has_not_ended(number) {
+                return cost;
+            }
+        }
+        self.state.totals.sessions_expired += 1;
+        self.end_session(number, EndReason::Expired);
+        cost
+    }
+
+    /// Past the TTL, not yet past the hard limit: what has no hard limit ends, the rest stays until a contender comes.
+    fn lapse(&mut self, number: SessionNumber) {
+        let due = self.pulse(number).deadline;
+        self.pulse_mut(number).lapsed = true;
+        self.index_session(number);
+        let holder = self.session(number).holder.clone();
+        self.emit(EventKind::Lapsed { session: number, holder });
+        self.drop_waiters(number, EndReason::Expired);
+        for resource in self.session(number).leases.clone() {
+            let keeps = self
+                .resource(resource)
+                .hold_of(number)
+                .is_some_and(|hold| hold.policies().hard_limit.is_some());
+            if keeps {
+                // Whoever stands in line for it is a contender: serving the line ends this session.
+                self.freed.insert(resource);
+            } else {
+                self.end_lease(
+                    resource,
+                    number,
+                    Ending { due: Some(due), ..Ending::imposed(EndReason::Expired) },
+                );
+            }
+        }
+    }
+
+    /// A contender has come for what a lapsed session holds.
+    pub(super) fn take_over(&mut self, number: SessionNumber) {
+        self.end_session(number, EndReason::TakenOver);
+    }
+
+    /// Ends a session: its leases, its places in line, its ephemeral registers, and then itself.
+    pub(super) fn end_session(&mut self, number: SessionNumber, why: EndReason) {
+        let due = self.session_ends_at(number).filter(|_| why == EndReason::Expired);
+        self.drop_waiters(number, why);
+        for resource in self.session(number).leases.clone() {
+            self.end_lease(resource, number, Ending { due, session_ends: true, ..Ending::imposed(why) });
+        }
+        self.drop_ephemerals(number);
+
+        if let Some(at) = self.indexed.remove(number) {
+            self.deadlines.remove(at, Due::Session(number));
+        }
+        let pulse = self.state.pulses.remove(number).expect("every session has a pulse");
+        let session = self.state.sessions.remove(number).expect("a session that ends exists");
+        if let Some(nonce) = session.nonce
+            && self.nonces.get(&nonce) == Some(&number)
+        {
+            self.nonces.remove(&nonce);
+        }
+        if let Some(count) = self.ttls.get_mut(&pulse.ttl) {
+            *count -= 1;
+            if *count == 0 {
+                self.ttls.remove(&pulse.ttl);
+            }
+        }
+        self.answer_bytes -= session.answers.value_bytes();
+        self.changed_sessions.insert(number);
+        self.emit(EventKind::Closed { session: number, holder: session.holder, why });
+    }
+
+    /// Ends a session that an acquire opened, once it neither holds nor awaits anything.
+    pub(super) fn end_if_implicit_and_idle(&mut self, number: SessionNumber, why: EndReason) {
+        let Some(session) = self.state.sessions.get(number) else { return };
+        let waits = session.more.as_ref().is_some_and(|more| !more.waiters.is_empty());
+        if session.implicit && session.leases.is_empty() && !waits {
+            self.end_session(number, why);
+        }
+    }
+
+    fn index_session(&mut self, number: SessionNumber) {
+        let ends_at = self.session_ends_at(number).expect("only sessions that exist are indexed");
+        if let Some(old) = self.indexed.remove(number) {
+            self.deadlines.remove(old, Due::Session(number));
+        }
+        self.deadlines.add(ends_at, Due::Session(number));
+        self.indexed.insert(number, ends_at);
+    }
+}

@@ -1,0 +1,334 @@
+//! What anybody may see of the machine. Reading changes nothing, and shows nothing that has ended, cleared
+//! away or not.
+
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::ops::Bound;
+use core::time::Duration;
+
+use super::Machine;
+use super::state::{FenceRecord, Resource, ResourceNumber, State, Totals, Transition};
+use crate::answer::{Grant, Holding, Register};
+use crate::command::{KindSetting, Mode};
+use crate::event::Event;
+use crate::names::{FenceName, HolderName, RegisterKey, ResourceName};
+use crate::numbers::{Generation, Revision, SessionId, SessionNumber, Token};
+
+/// A resource as anybody may see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseView {
+    /// The resource.
+    pub resource: ResourceName,
+    /// Its kind, once fixed.
+    pub kind: Option<KindSetting>,
+    /// Who holds it; empty if it is free.
+    pub holders: Vec<Holding>,
+    /// The newest token of it.
+    pub token: Option<Token>,
+    /// How often it has changed hands.
+    pub generation: Generation,
+    /// Who stands in line, the next first.
+    pub waiters: Vec<WaiterView>,
+    /// For how long nobody is granted it, after an unclean end.
+    pub delayed: Option<Duration>,
+    /// Its fences and what each has installed.
+    pub fences: Vec<(FenceName, FenceRecord)>,
+}
+
+/// One who stands in line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaiterView {
+    /// The session.
+    pub session: SessionNumber,
+    /// Who.
+    pub holder: HolderName,
+    /// How it wants to hold the resource.
+    pub mode: Mode,
+    /// Higher goes first.
+    pub priority: i32,
+    /// Since how long it waits.
+    pub waited: Duration,
+    /// How long it will still wait; `None` for as long as its session lives.
+    pub remaining: Option<Duration>,
+    /// Everything that it waits for.
+    pub resources: Vec<ResourceName>,
+}
+
+/// A session as anybody may see it: never its secret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionView {
+    /// Its public number.
+    pub session: SessionNumber,
+    /// Who.
+    pub holder: HolderName,
+    /// How long it lives without a renewal.
+    pub ttl: Duration,
+    /// What is left of that.
+    pub remaining: Duration,
+    /// How long it has been open.
+    pub open_for: Duration,
+    /// How many leases it has.
+    pub leases: usize,
+    /// How many acquires of it stand in line.
+    pub waiters: usize,
+    /// Past its TTL, not yet past its hard limit.
+    pub lapsed: bool,
+}
+
+/// Where a page of a list goes on.
+pub type Next<K> = Option<K>;
+
+impl Machine {
+    pub(crate) fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub(crate) fn resource_if_known(&self, number: ResourceNumber) -> Option<&Resource> {
+        self.state.resources.get(number)
+    }
+
+    pub(crate) fn session_holds(&self, session: SessionNumber, resource: &ResourceName) -> bool {
+        let number = self.names.get(resource);
+        number.is_some_and(|number| {
+            self.state
+                .sessions
+                .get(session)
+                .is_some_and(|session| session.leases.binary_search(number).is_ok())
+        })
+    }
+
+    pub(crate) fn first_in_line_could_go(&self, resource: ResourceNumber) -> bool {
+        let place = self.resource(resource).more.as_ref().and_then(|more| more.queue.first().copied());
+        place.is_some_and(|place| {
+            let waiter = self.waiter(place.waiter);
+            let due = waiter.until.is_some_and(|until| until <= self.state.time);
+            !due && self.is_live(waiter.session) && self.can_grant(place)
+        })
+    }
+
+    /// Whether this is the id of a session that has not ended. Once true it stays true until the session
+    /// ends, because ids are never reused: what a renewal's intake asks.
+    pub fn knows(&self, id: &SessionId) -> bool {
+        self.known(*id).is_ok()
+    }
+
+    /// One resource; `None` if it was never seen, or is forgotten.
+    pub fn lease(&self, name: &ResourceName) -> Option<LeaseView> {
+        Some(self.lease_view(*self.names.get(name)?))
+    }
+
+    fn lease_view(&self, number: ResourceNumber) -> LeaseView {
+        let resource = self.resource(number);
+        let more = resource.more.as_deref();
+        let queue = more.into_iter().flat_map(|more| &more.queue);
+        LeaseView {
+            resource: resource.name.clone(),
+            kind: resource.kind,
+            holders: self.live_holds(resource).map(|hold| self.holding(hold)).collect(),
+            token: Token::try_from(resource.last_token).ok(),
+            generation: resource.generation,
+            waiters: queue.filter_map(|place| self.waiter_view(place.waiter)).collect(),
+            delayed: resource
+                .delayed_until()
+                .map(|until| until.remaining_at(self.state.time))
+                .filter(|remaining| !remaining.is_zero()),
+            fences: more
+                .into_iter()
+                .flat_map(|more| &more.fences)
+                .map(|(name, fence)| (name.clone(), fence.clone()))
+                .collect(),
+        }
+    }
+
+    fn live_holds<'a>(&'a self, resource: &'a Resource) -> impl Iterator<Item = &'a super::state::Hold> {
+        resource.holds.iter().filter(|hold| {
+            self.has_not_ended(hold.session)
+                && hold.notice().is_none_or(|notice| notice.ends_at > self.state.time)
+        })
+    }
+
+    fn waiter_view(&self, number: super::state::WaiterNumber) -> Option<WaiterView> {
+        let waiter = self.waiter(number);
+        let due = waiter.until.is_some_and(|until| until <= self.state.time);
+        (self.is_live(waiter.session) && !due).then(|| WaiterView {
+            session: waiter.session,
+            holder: self.session(waiter.session).holder.clone(),
+            mode: waiter.mode,
+            priority: waiter.policies.priority,
+            waited: self.state.time.since(waiter.since),
+            remaining: waiter.until.map(|until| until.remaining_at(self.state.time)),
+            resources: waiter.resources.iter().map(|number| self.resource(*number).name.clone()).collect(),
+        })
+    }
+
+    /// The held resources whose names begin with `prefix`, after `after`, in order; and where to go on.
+    pub fn leases(
+        &self,
+        prefix: &str,
+        after: Option<&ResourceName>,
+        limit: usize,
+    ) -> (Vec<LeaseView>, Next<ResourceName>) {
+        let from = match after {
+            Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(prefix),
+        };
+        let mut found = Vec::new();
+        for (name, number) in self.names.range::<str, _>((from, Bound::Unbounded)) {
+            if !name.as_str().starts_with(prefix) {
+                break;
+            }
+            if self.live_holds(self.resource(*number)).next().is_none() {
+                continue;
+            }
+            if found.len() == limit {
+                let next = found.last().map(|view: &LeaseView| view.resource.clone());
+                return (found, next);
+            }
+            found.push(self.lease_view(*number));
+        }
+        (found, None)
+    }
+
+    /// The past leases of a resource, the newest last; `None` if it was never seen, or is forgotten.
+    pub fn history(&self, name: &ResourceName) -> Option<Vec<Transition>> {
+        let resource = self.resource(*self.names.get(name)?);
+        Some(resource.more.iter().flat_map(|more| &more.history).cloned().collect())
+    }
+
+    /// The sessions after `after`, in the order of their numbers; and where to go on.
+    pub fn sessions(
+        &self,
+        after: Option<SessionNumber>,
+        limit: usize,
+    ) -> (Vec<SessionView>, Next<SessionNumber>) {
+        let mut found = Vec::new();
+        for (number, _) in self.state.sessions.iter_after(after) {
+            let Some(view) = self.session_view(number) else { continue };
+            if found.len() == limit {
+                let next = found.last().map(|view: &SessionView| view.session);
+                return (found, next);
+            }
+            found.push(view);
+        }
+        (found, None)
+    }
+
+    /// One session by its public number.
+    pub fn session_view(&self, number: SessionNumber) -> Option<SessionView> {
+        if !self.has_not_ended(number) {
+            return None;
+        }
+        let (session, pulse) = (self.session(number), self.pulse(number));
+        Some(SessionView {
+            session: number,
+            holder: session.holder.clone(),
+            ttl: pulse.ttl,
+            remaining: pulse.deadline.remaining_at(self.state.time),
+            open_for: self.state.time.since(session.opened_at),
+            leases: session.leases.len(),
+            waiters: session.more.as_ref().map_or(0, |more| more.waiters.len()),
+            lapsed: pulse.lapsed,
+        })
+    }
+
+    /// What a session holds, for the one who knows its id: what a client asks that missed something.
+    pub fn leases_of(&self, id: &SessionId) -> Option<Vec<Grant>> {
+        let session = self.known(*id).ok()?;
+        let leases = &self.session(session).leases;
+        Some(
+            leases
+                .iter()
+                .filter(|number| {
+                    let hold = self.resource(**number).hold_of(session);
+                    hold.and_then(|hold| hold.notice()).is_none_or(|notice| notice.ends_at > self.state.time)
+                })
+                .map(|number| self.grant_of(*number, session, Duration::ZERO))
+                .collect(),
+        )
+    }
+
+    /// One register; its value is `None` if it does not exist.
+    pub fn register(&self, key: &RegisterKey) -> Register {
+        self.shown(key)
+    }
+
+    /// The registers whose keys begin with `prefix`, after `after`, in order; and where to go on.
+    pub fn registers(
+        &self,
+        prefix: &[u8],
+        after: Option<&RegisterKey>,
+        limit: usize,
+    ) -> (Vec<Register>, Next<RegisterKey>) {
+        let from = match after {
+            Some(after) if after.as_bytes() >= prefix => Bound::Excluded(after.as_bytes()),
+            _ => Bound::Included(prefix),
+        };
+        let mut found: Vec<Register> = Vec::new();
+        for key in self.keys.range::<[u8], _>((from, Bound::Unbounded)).map(|(key, _)| key) {
+            if !key.as_bytes().starts_with(prefix) {
+                break;
+            }
+            let register = self.shown(key);
+            if register.value.is_none() {
+                continue;
+            }
+            if found.len() == limit {
+                let next = found.last().map(|register| register.key.clone());
+                return (found, next);
+            }
+            found.push(register);
+        }
+        (found, None)
+    }
+
+    /// The events after `revision`; or, if they are no longer all here, the revision to start again from.
+    pub fn events_after(&self, revision: Revision) -> Result<impl Iterator<Item = &Event>, Revision> {
+        self.events.after(revision)
+    }
+
+    /// The present revision.
+    pub fn revision(&self) -> Revision {
+        self.state.revision
+    }
+
+    /// The last token issued.
+    pub fn last_token(&self) -> Option<Token> {
+        Token::try_from(self.state.last_token).ok()
+    }
+
+    /// What has happened so far, counted.
+    pub fn totals(&self) -> &Totals {
+        &self.state.totals
+    }
+
+    /// How many sessions, held or remembered resources, waiters and registers there are.
+    pub fn counts(&self) -> Counts {
+        Counts {
+            sessions: self.state.sessions.len(),
+            leases: self.state.resources.len() - self.forgettable.len(),
+            remembered: self.forgettable.len(),
+            waiters: self.state.waiters.len(),
+            registers: self.state.registers.len(),
+        }
+    }
+
+    /// The public keys with which nodes sign sequencers: key id, node, key.
+    pub fn signing_keys(&self) -> impl Iterator<Item = (&Arc<str>, u64, &[u8; 32])> {
+        self.state.keys.iter().map(|(kid, key)| (kid, key.node, &key.key))
+    }
+}
+
+/// How much there is of everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Sessions, ended ones that are not cleared away among them.
+    pub sessions: usize,
+    /// Resources that are held, waited for, resting or pinned.
+    pub leases: usize,
+    /// Free resources whose history is remembered.
+    pub remembered: usize,
+    /// Acquires that stand in line.
+    pub waiters: usize,
+    /// Registers that exist or whose guard is remembered.
+    pub registers: usize,
+}

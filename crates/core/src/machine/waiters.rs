@@ -1,0 +1,252 @@
+//! Lines: who waits for what, and who is next.
+//!
+//! A waiter stands in the line of every resource that it asked for and is granted all of them when it is
+//! first in every one and all are free. All lines follow one total order (priority, then arrival), so the
+//! first of them all is first in each of its own, and nobody waits in a circle. The command that frees a
+//! resource grants it to the next in line in the same step: nobody polls, and no crash falls in between.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::deadlines::Due;
+use super::leases::Granting;
+use super::state::{Place, Resource, ResourceNumber, Waiter, WaiterNumber};
+use super::{Contradiction, Machine};
+use crate::answer::{Answer, Done, Grant, Refusal};
+use crate::command::{Acquire, Wait};
+use crate::event::{EndReason, EventKind};
+use crate::numbers::{SessionNumber, Slot};
+
+impl Resource {
+    fn first_in_line(&self) -> Option<Place> {
+        self.more.as_ref()?.queue.first().copied()
+    }
+}
+
+impl Machine {
+    pub(super) fn index_waiters(&mut self) -> Result<(), Contradiction> {
+        for (number, waiter) in self.state.waiters.iter() {
+            if number.0 > self.state.waiters_arrived {
+                return Err(Contradiction("a waiter's number is above the last one given"));
+            }
+            if self.state.sessions.get(waiter.session).is_none() {
+                return Err(Contradiction("a waiter belongs to no session"));
+            }
+            if let Some(until) = waiter.until {
+                self.deadlines.add(until, Due::Wait(number));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn waiter(&self, number: WaiterNumber) -> &Waiter {
+        self.state.waiters.get(number).expect("a waiter that is named by a record exists")
+    }
+
+    /// The waiter with which this session stands in line for this resource and nothing else.
+    pub(super) fn waiter_of(&self, session: SessionNumber, resource: ResourceNumber) -> Option<WaiterNumber> {
+        let waiters = &self.state.sessions.get(session)?.more.as_ref()?.waiters;
+        waiters.iter().copied().find(|waiter| self.waiter(*waiter).resources == [resource])
+    }
+
+    pub(super) fn enqueue(
+        &mut self,
+        session: SessionNumber,
+        number: Option<u64>,
+        acquire: &Acquire,
+    ) -> Answer {
+        let limits = self.limits();
+        let (waiters_max, per_session_max) = (limits.waiters_max, limits.waiters_per_session_max);
+        if self.state.waiters.len() >= waiters_max as usize {
+            return Err(Self::limit("waiters_max", waiters_max));
+        }
+        if self.session_more(session).waiters.len() >= per_session_max as usize {
+            return Err(Self::limit("waiters_per_session_max", per_session_max));
+        }
+        let resources: Vec<ResourceNumber> = acquire.resources.iter().map(|name| self.named(name)).collect();
+        let until = match acquire.wait {
+            Wait::No => unreachable!("only those who wait are queued"),
+            Wait::For(length) => Some(self.state.time.plus(length)),
+            Wait::Forever => None,
+        };
+        self.state.waiters_arrived += 1;
+        let waiter_number = WaiterNumber(self.state.waiters_arrived);
+        let waiter = Waiter {
+            session,
+            number,
+            resources: resources.clone(),
+            mode: acquire.mode,
+            policies: acquire.policies,
+            fences: acquire.fences.clone(),
+            since: self.state.time,
+            until,
+        };
+        let place = waiter.place(waiter_number);
+        let holder = self.session(session).holder.clone();
+        self.state.waiters.insert(waiter_number, waiter);
+        for resource in resources {
+            let record = self.resource_mut(resource);
+            record.more_mut().queue.insert(place);
+            let resource = record.name.clone();
+            self.emit(EventKind::Queued { resource, session, holder: holder.clone(), number });
+        }
+        if let Some(until) = until {
+            self.deadlines.add(until, Due::Wait(waiter_number));
+        }
+        self.session_more(session).waiters.insert(waiter_number);
+        if let Some(number) = number {
+            self.remember_waiting(session, number, waiter_number);
+        }
+        Ok(self.queued_answer(waiter_number))
+    }
+
+    pub(super) fn queued_answer(&self, number: WaiterNumber) -> Done {
+        let waiter = self.waiter(number);
+        let place = waiter.place(number);
+        let ahead = waiter
+            .resources
+            .iter()
+            .filter_map(|resource| self.resource(*resource).more.as_ref())
+            // Counting a long line would make queueing quadratic; past this many the number says enough.
+            .map(|more| more.queue.range(..place).take(1_000).count())
+            .max();
+        Done::Queued {
+            session: self.session_id(waiter.session),
+            ttl: self.pulse(waiter.session).ttl,
+            ahead: ahead.unwrap_or_default() as u32,
+        }
+    }
+
+    /// Serves the lines of everything that may have become free, until no one in them can move.
+    pub(super) fn serve_freed(&mut self) {
+        while let Some(resource) = self.freed.pop_first() {
+            while let Some(place) = self.state.resources.get(resource).and_then(Resource::first_in_line) {
+                let waiter = self.waiter(place.waiter);
+                let (session, mode) = (waiter.session, waiter.mode);
+                if !self.is_live(session) {
+                    // It died in the queue: nobody grants to the dead.
+                    self.clear_ended_session(session);
+                } else if waiter.until.is_some_and(|until| until <= self.state.time) {
+                    self.wait_due(place.waiter);
+                } else if self.blocked_by_lapsed(resource, place) {
+                    self.take_over_lapsed(resource, mode);
+                } else if self.can_grant(place) {
+                    self.grant_waiter(place.waiter, None);
+                } else {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn blocked_by_lapsed(&self, resource: ResourceNumber, place: Place) -> bool {
+        let resource = self.resource(resource);
+        !self.admits(resource, self.waiter(place.waiter).mode)
+            && resource.holds.iter().any(|hold| self.pulse(hold.session).lapsed)
+    }
+
+    /// Whether this waiter is first in every line that it stands in, everything it asked for is free for it,
+    /// and tokens are left.
+    pub(super) fn can_grant(&self, place: Place) -> bool {
+        let waiter = self.waiter(place.waiter);
+        self.tokens_left(waiter.resources.len()).is_ok()
+            && waiter.resources.iter().all(|resource| {
+                let resource = self.resource(*resource);
+                resource.first_in_line() == Some(place) && self.admits(resource, waiter.mode)
+            })
+    }
+
+    /// Grants a waiter everything that it waits for.
+    pub(super) fn grant_waiter(&mut self, number: WaiterNumber, slot: Option<Slot>) -> Vec<Grant> {
+        let waiter = self.take_from_line(number);
+        let waited = self.state.time.since(waiter.since);
+        let grants: Vec<Grant> = waiter
+            .resources
+            .iter()
+            .map(|resource| {
+                self.grant(
+                    *resource,
+                    Granting {
+                        session: waiter.session,
+                        mode: waiter.mode,
+                        slot,
+                        policies: waiter.policies,
+                        fences: &waiter.fences,
+                        waited,
+                        number: waiter.number,
+                    },
+                )
+            })
+            .collect();
+        let answer = Ok(Done::Granted { grants: grants.clone(), opened: None });
+        self.remember_if_awaited(waiter.session, waiter.number, &answer);
+        grants
+    }
+
+    /// Takes a waiter out of every line. Whoever stood behind it may now be first.
+    fn take_from_line(&mut self, number: WaiterNumber) -> Waiter {
+        let waiter = self.state.waiters.remove(number).expect("a waiter that leaves exists");
+        let place = waiter.place(number);
+        for resource in &waiter.resources {
+            self.resource_mut(*resource).more_mut().queue.remove(&place);
+            self.freed.insert(*resource);
+        }
+        if let Some(until) = waiter.until {
+            self.deadlines.remove(until, Due::Wait(number));
+        }
+        self.session_more(waiter.session).waiters.remove(&number);
+        waiter
+    }
+
+    /// Takes a waiter out of every line without a grant.
+    pub(super) fn leave_line(&mut self, number: WaiterNumber, why: EndReason) {
+        let waiter = self.take_from_line(number);
+        let holder = self.session(waiter.session).holder.clone();
+        for resource in &waiter.resources {
+            let resource = self.resource(*resource);
+            let event = EventKind::Unqueued {
+                resource: resource.name.clone(),
+                session: waiter.session,
+                holder: holder.clone(),
+                number: waiter.number,
+                why,
+            };
+            self.emit(event);
+        }
+        for resource in waiter.resources {
+            let record = self.resource(resource);
+            if record.holds.is_empty() && !record.has_line() {
+                self.resource_mut(resource).freed_at = self.state.revision;
+            }
+        }
+    }
+
+    /// The wait's own time is up: remembered as a refusal that says who holds it.
+    pub(super) fn wait_due(&mut self, number: WaiterNumber) -> i64 {
+        let Some(waiter) = self.state.waiters.get(number) else { return 0 };
+        let (session, acquire_number, first) = (waiter.session, waiter.number, waiter.resources[0]);
+        let waited = self.state.time.since(waiter.since);
+        let refusal: Refusal = self.blocking_refusal(number, first, waited);
+        self.leave_line(number, EndReason::Expired);
+        self.remember_if_awaited(session, acquire_number, &Err(refusal));
+        self.end_if_implicit_and_idle(session, EndReason::Expired);
+        1
+    }
+
+    fn blocking_refusal(&self, number: WaiterNumber, first: ResourceNumber, waited: Duration) -> Refusal {
+        let waiter = self.waiter(number);
+        let blocking = waiter
+            .resources
+            .iter()
+            .copied()
+            .find(|resource| !self.admits(self.resource(*resource), waiter.mode));
+        self.held_refusal(blocking.unwrap_or(first), waited)
+    }
+
+    pub(super) fn drop_waiters(&mut self, session: SessionNumber, why: EndReason) {
+        let waiters = self.session(session).more.as_ref().map(|more| more.waiters.clone());
+        for waiter in waiters.into_iter().flatten() {
+            self.leave_line(waiter, why);
+        }
+    }
+}
