@@ -10,6 +10,7 @@
 mod backup;
 mod codec;
 mod log;
+pub mod proto;
 mod records;
 mod snapshot;
 
