@@ -17,6 +17,8 @@ extern crate std;
 mod answer;
 mod command;
 mod event;
+mod fence;
+mod holder;
 mod invariants;
 mod limits;
 mod machine;
@@ -25,6 +27,7 @@ mod numbers;
 mod office;
 mod permit;
 mod time;
+mod timing;
 
 pub use answer::{Answer, Done, Grant, Holding, Refusal, Register, RenewalAnswer, RenewalNews};
 pub use command::{
@@ -32,6 +35,8 @@ pub use command::{
     Open, Operation, Policies, Renewal, Settings, Wait, Write,
 };
 pub use event::{EndReason, Event, EventKind};
+pub use fence::{Fenced, Mark, Progress};
+pub use holder::{Holder, HolderOptions, Jeopardy, LeaseEnd, LeaseState, NoPermit, Suspect, Taken};
 pub use limits::Limits;
 pub use machine::view::{Counts, LeaseView, SessionView, WaiterView};
 pub use machine::{Applied, Contradiction, Machine};
@@ -43,6 +48,7 @@ pub use numbers::{
 pub use office::{Line, MachineTime, Message, Office, OfficeLimits, Sealed, Turned, Waiting};
 pub use permit::{Permit, PermitCount, ReadPermit};
 pub use time::{ClusterTime, Moment, WallTime};
+pub use timing::{Bounds, BrokenTiming, Deadline, Timing, TimingNumbers};
 
 /// The replicated state as plain records: what a snapshot holds.
 pub mod state {

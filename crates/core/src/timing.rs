@@ -101,10 +101,7 @@ impl TimingNumbers {
                     usable,
                 },
             ),
-            (
-                worked <= usable,
-                BrokenTiming::WorkTooLong { renew_every, net, max_op: bounds.max_op, usable },
-            ),
+            (worked <= usable, BrokenTiming::WorkTooLong { renew_every, net, max_op: bounds.max_op, usable }),
         ];
         checks.into_iter().filter(|(holds, _)| !holds).map(|(_, broken)| broken).collect()
     }
@@ -274,10 +271,9 @@ impl Deadline {
         self.sent
     }
 
-    /// The same deadline, but at the latest `left` after `now`: for what ends by notice.
-    #[must_use]
-    pub fn at_most(self, now: Moment, left: Duration) -> Deadline {
-        if self.remaining(now) <= left { self } else { Deadline { sent: now, usable: left } }
+    /// How long after that the holder may act.
+    pub fn length(&self) -> Duration {
+        self.usable
     }
 }
 
@@ -370,7 +366,9 @@ impl fmt::Display for BrokenTiming {
                 "the TTL is below its floor: ttl >= 2*(net + pause) does not hold, {ttl:?} is below 2*({net:?} + {pause:?}) = {floor:?}; \
                  lengthen the TTL"
             ),
-            BrokenTiming::RenewsWithoutPause => f.write_str("R is zero: renewals need a length of time between them"),
+            BrokenTiming::RenewsWithoutPause => {
+                f.write_str("R is zero: renewals need a length of time between them")
+            }
             BrokenTiming::RenewsTooLate { renew_every, detect, reconnect, retry, usable } => write!(
                 f,
                 "one lost renewal would end the lease: R + detect + reconnect + retry < ttl - sigma - rho*ttl does not hold, \
@@ -438,7 +436,10 @@ mod tests {
                 told(TimingNumbers { renew_every: s(8), ..base }, bounds),
                 "8s + 2s + 100ms + 50ms is not below 9.795s",
             ),
-            (told(TimingNumbers { renew_every: s(3), ..base }, Bounds { max_op: s(7), ..bounds }), "3s + 50ms + 7s is above 9.795s"),
+            (
+                told(TimingNumbers { renew_every: s(3), ..base }, Bounds { max_op: s(7), ..bounds }),
+                "3s + 50ms + 7s is above 9.795s",
+            ),
         ];
         for (told, expected) in cases {
             assert!(told.contains(expected), "{told:?} should say {expected:?}");
@@ -554,13 +555,6 @@ mod tests {
         let timing = timing(s(30));
         assert_eq!(timing.renew_after(0), s(9));
         assert_eq!(timing.renew_after(u32::MAX), s(11));
-    }
-
-    #[test]
-    fn a_notice_only_shortens() {
-        let deadline = Timing::default().deadline(at(0), s(10));
-        assert_eq!(deadline.at_most(at(1_000), s(60)), deadline);
-        assert_eq!(deadline.at_most(at(1_000), s(2)).remaining(at(2_500)), ms(500));
     }
 
     #[test]
