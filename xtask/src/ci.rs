@@ -6,30 +6,30 @@ use std::process::{ExitCode, Stdio};
 use std::sync::Mutex;
 
 use crate::needs::find;
-use crate::steps::{Judged, Steps, Verdict, passed};
+use crate::steps::{Judged, Steps, Verdict, only, passed};
 use crate::workspace::{cargo, root, succeed, target};
 use crate::{links, purity, requirements, setup, surface};
 
 /// Tests that print a line starting so have counted themselves as skipped.
 const SKIPPED: &str = "skipped: ";
 
-/// Runs all steps.
+/// Runs all steps, or those named.
 pub fn run(arguments: &[String]) -> ExitCode {
-    let full = match arguments {
-        [] => false,
-        [flag] if flag == "--full" => true,
-        _ => {
-            eprintln!("cargo xtask ci [--full]");
-            return ExitCode::from(2);
-        }
+    let (full, rest) = match arguments {
+        [flag, rest @ ..] if flag == "--full" => (true, rest),
+        rest => (false, rest),
     };
-    let mut steps = Steps::default();
+    let Some(only) = only(rest) else {
+        eprintln!("cargo xtask ci [--full] [--only STEP,STEP…]");
+        return ExitCode::from(2);
+    };
+    let mut steps = Steps::only(only);
     steps.step("setup", setup::install);
     steps.step("format", || succeed(&mut cargo(&["fmt", "--all", "--check"])).and_then(|()| passed()));
     steps.step("links", links::judge);
     steps.step("requirements", requirements::judge);
-    steps.step("public api", surface::judge);
-    steps.step("core is pure", purity::judge);
+    steps.step("public-api", surface::judge);
+    steps.step("pure-core", purity::judge);
     steps.step("licences", licences);
     steps.step("clippy", || {
         let arguments = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];

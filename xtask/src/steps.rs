@@ -20,9 +20,20 @@ pub fn passed() -> Judged {
     Ok(Verdict::Passed(String::new()))
 }
 
+/// The steps named by `--only STEP,STEP…`; nothing if the arguments are not that.
+#[expect(clippy::option_option, reason = "no steps named is not the same as not understood")]
+pub fn only(arguments: &[String]) -> Option<Option<Vec<String>>> {
+    match arguments {
+        [] => Some(None),
+        [flag, names] if flag == "--only" => Some(Some(names.split(',').map(String::from).collect())),
+        _ => None,
+    }
+}
+
 /// The steps so far.
-#[derive(Default)]
 pub struct Steps {
+    /// The names of the steps to run; all of them if none are named.
+    only: Option<Vec<String>>,
     done: Vec<Done>,
 }
 
@@ -33,8 +44,16 @@ struct Done {
 }
 
 impl Steps {
-    /// Runs one step under its heading.
+    /// A run of all steps, or of those named.
+    pub fn only(only: Option<Vec<String>>) -> Self {
+        Self { only, done: Vec::new() }
+    }
+
+    /// Runs one step under its heading, if it is wanted.
     pub fn step(&mut self, name: &'static str, judge: impl FnOnce() -> Judged) {
+        if self.only.as_ref().is_some_and(|only| !only.iter().any(|wanted| wanted == name)) {
+            return;
+        }
         eprintln!("\n==> {name}");
         let started = Instant::now();
         let judged = judge();
@@ -63,6 +82,12 @@ impl Steps {
             };
             let note = note.lines().next().unwrap_or("");
             eprintln!("  {word:<8} {:>7.1} s  {:<14} {note}", step.took.as_secs_f64(), step.name);
+        }
+        let unknown =
+            self.only.iter().flatten().find(|name| !self.done.iter().any(|step| step.name == *name));
+        if let Some(name) = unknown {
+            eprintln!("there is no step called {name:?}");
+            return ExitCode::from(2);
         }
         let total: Duration = self.done.iter().map(|step| step.took).sum();
         if failed == 0 {
