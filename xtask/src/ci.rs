@@ -6,7 +6,7 @@ use std::process::{ExitCode, Stdio};
 use std::sync::Mutex;
 
 use crate::needs::find;
-use crate::steps::{Judged, Steps, Verdict, only, passed};
+use crate::steps::{Judged, Only, Steps, Verdict, passed};
 use crate::workspace::{cargo, root, succeed, target};
 use crate::{links, purity, requirements, setup, surface};
 
@@ -19,11 +19,11 @@ pub fn run(arguments: &[String]) -> ExitCode {
         [flag, rest @ ..] if flag == "--full" => (true, rest),
         rest => (false, rest),
     };
-    let Some(only) = only(rest) else {
+    let Some(only) = Only::parse(rest) else {
         eprintln!("cargo xtask ci [--full] [--only STEP,STEP…]");
         return ExitCode::from(2);
     };
-    let mut steps = Steps::only(only);
+    let mut steps = Steps::new(only);
     steps.step("setup", setup::install);
     steps.step("format", || succeed(&mut cargo(&["fmt", "--all", "--check"])).and_then(|()| passed()));
     steps.step("links", links::judge);

@@ -3,17 +3,17 @@
 
 use std::process::ExitCode;
 
-use crate::steps::{Steps, Verdict, only, passed};
+use crate::steps::{Only, Steps, Verdict, passed};
 use crate::surface;
 use crate::workspace::{cargo, root, succeed};
 
 /// Runs all writers, or those named.
 pub fn run(arguments: &[String]) -> ExitCode {
-    let Some(only) = only(arguments) else {
+    let Some(only) = Only::parse(arguments) else {
         eprintln!("cargo xtask fix [--only STEP,STEP…]");
         return ExitCode::from(2);
     };
-    let mut steps = Steps::only(only);
+    let mut steps = Steps::new(only);
     steps.step("format", || succeed(&mut cargo(&["fmt", "--all"])).and_then(|()| passed()));
     steps.step("stories", || {
         let mut stories = cargo(&["test", "--quiet", "--package", "tenure-core", "--test", "stories"]);

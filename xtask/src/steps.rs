@@ -20,20 +20,37 @@ pub fn passed() -> Judged {
     Ok(Verdict::Passed(String::new()))
 }
 
-/// The steps named by `--only STEP,STEP…`; nothing if the arguments are not that.
-#[expect(clippy::option_option, reason = "no steps named is not the same as not understood")]
-pub fn only(arguments: &[String]) -> Option<Option<Vec<String>>> {
-    match arguments {
-        [] => Some(None),
-        [flag, names] if flag == "--only" => Some(Some(names.split(',').map(String::from).collect())),
-        _ => None,
+/// Which steps of a run are wanted.
+pub enum Only {
+    /// All of them.
+    All,
+    /// Those with these names.
+    Named(Vec<String>),
+}
+
+impl Only {
+    /// Reads `[--only STEP,STEP…]`.
+    pub fn parse(arguments: &[String]) -> Option<Self> {
+        match arguments {
+            [] => Some(Only::All),
+            [flag, names] if flag == "--only" => {
+                Some(Only::Named(names.split(',').map(String::from).collect()))
+            }
+            _ => None,
+        }
+    }
+
+    fn wants(&self, name: &str) -> bool {
+        match self {
+            Only::All => true,
+            Only::Named(names) => names.iter().any(|wanted| wanted == name),
+        }
     }
 }
 
 /// The steps so far.
 pub struct Steps {
-    /// The names of the steps to run; all of them if none are named.
-    only: Option<Vec<String>>,
+    only: Only,
     done: Vec<Done>,
 }
 
@@ -45,13 +62,13 @@ struct Done {
 
 impl Steps {
     /// A run of all steps, or of those named.
-    pub fn only(only: Option<Vec<String>>) -> Self {
+    pub fn new(only: Only) -> Self {
         Self { only, done: Vec::new() }
     }
 
     /// Runs one step under its heading, if it is wanted.
     pub fn step(&mut self, name: &'static str, judge: impl FnOnce() -> Judged) {
-        if self.only.as_ref().is_some_and(|only| !only.iter().any(|wanted| wanted == name)) {
+        if !self.only.wants(name) {
             return;
         }
         eprintln!("\n==> {name}");
@@ -83,9 +100,9 @@ impl Steps {
             let note = note.lines().next().unwrap_or("");
             eprintln!("  {word:<8} {:>7.1} s  {:<14} {note}", step.took.as_secs_f64(), step.name);
         }
-        let unknown =
-            self.only.iter().flatten().find(|name| !self.done.iter().any(|step| step.name == *name));
-        if let Some(name) = unknown {
+        if let Only::Named(names) = &self.only
+            && let Some(name) = names.iter().find(|name| !self.done.iter().any(|step| step.name == *name))
+        {
             eprintln!("there is no step called {name:?}");
             return ExitCode::from(2);
         }
