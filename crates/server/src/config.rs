@@ -1,0 +1,51 @@
+//! What a node is told at its start. Parsed once, by whoever starts it; nothing deeper reads a flag.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use tenure_core::{Limits, OfficeLimits};
+use tenure_replica::{LogOptions, NodeId, SnapshotOptions, Timing};
+
+/// How one node is to run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The number of this node.
+    pub node: NodeId,
+    /// The peer addresses of all founding members, this node among them; empty for a single node.
+    pub peers: BTreeMap<NodeId, String>,
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// The address that clients are told, if it is not `listen`.
+    pub advertise: Option<String>,
+    /// Where the log and the snapshots are.
+    pub data_dir: PathBuf,
+    /// The limits of a new cluster; an old one keeps its own.
+    pub limits: Limits,
+    /// How much may wait at the leader's desk, and how much rides in one entry.
+    pub office: OfficeLimits,
+    /// Heartbeats and elections.
+    pub timing: Timing,
+    /// The log on disk.
+    pub log: LogOptions,
+    /// When the log is replaced by a snapshot.
+    pub snapshot: SnapshotOptions,
+}
+
+impl Config {
+    /// A single node with the defaults.
+    pub fn single(listen: SocketAddr, data_dir: PathBuf) -> Config {
+        Config {
+            node: 1,
+            peers: BTreeMap::new(),
+            listen,
+            advertise: None,
+            data_dir,
+            limits: Limits::default(),
+            office: OfficeLimits::default(),
+            timing: Timing::default(),
+            log: LogOptions::default(),
+            snapshot: SnapshotOptions::default(),
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! The leader's desk: the one task that takes in what arrives, counts time, seals entries and proposes
+//! them. All its decisions are [`Office`]'s; this file only waits, carries and answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesOrdered;
+use futures_util::{FutureExt, StreamExt};
+use parking_lot::Mutex;
+use tenure_clock::Clock;
+use tenure_core::{
+    Answer, Command, Line, Message, Office, OfficeLimits, Renewal, RenewalAnswer, Sealed, Settings, Turned,
+    Waiting,
+};
+use tenure_replica::{Leadership, ProposeError, Replica};
+use tokio::sync::{mpsc, oneshot};
+use tracing::{debug, info};
+
+use crate::failure::Failure;
+use crate::probe::Prober;
+use crate::replicated::{AppliedEntry, Replicated};
+
+/// How many letters may lie in each tray before the desk has looked at them.
+const TRAY_MAX: usize = 65_536;
+
+/// Commands and renewals on their way to the desk.
+pub enum Mail {
+    /// Renewals of one caller, answered together.
+    Renewals {
+        /// The heartbeats; their sessions' ids have been checked.
+        renewals: Vec<Renewal>,
+        /// Who waits.
+        reply: oneshot::Sender<Result<Vec<RenewalAnswer>, Failure>>,
+    },
+    /// One command, encoded where it was made so that the desk need not.
+    Command {
+        /// As it stands in an entry.
+        encoded: Vec<u8>,
+        /// Whether it opens a session.
+        opens: bool,
+        /// Who waits; nobody for what the desk itself puts in.
+        reply: Option<oneshot::Sender<Result<Answer, Failure>>>,
+    },
+}
+
+impl Mail {
+    fn fail(self, failure: Failure) {
+        match self {
+            Mail::Renewals { reply, .. } => drop(reply.send(Err(failure))),
+            Mail::Command { reply, .. } => drop(reply.map(|reply| reply.send(Err(failure)))),
+        }
+    }
+}
+
+impl Message for Mail {
+    fn line(&self) -> Line {
+        match self {
+            Mail::Renewals { .. } => Line::Renewal,
+            Mail::Command { opens: true, .. } => Line::Open,
+            Mail::Command { .. } => Line::Other,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Mail::Renewals { renewals, .. } => renewals.len() * size_of::<Renewal>(),
+            Mail::Command { encoded, .. } => encoded.len(),
+        }
+    }
+}
+
+/// The trays into which everybody puts their mail. Opens and renewals have one of their own, so that no
+/// flood of anything else can fill it.
+#[derive(Clone)]
+pub struct Trays {
+    first: mpsc::Sender<Mail>,
+    rest: mpsc::Sender<Mail>,
+    probes: mpsc::Sender<u64>,
+}
+
+impl Trays {
+    /// Puts a letter in, or fails it at once if the tray is full.
+    pub fn put(&self, mail: Mail) {
+        let tray = if mail.line() == Line::Other { &self.rest } else { &self.first };
+        match tray.try_send(mail) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(mail)) => mail.fail(Failure::overloaded()),
+            Err(mpsc::error::TrySendError::Closed(mail)) => mail.fail(Failure::Stopping),
+        }
+    }
+
+    /// A probe has come back through the client port.
+    pub fn probe_arrived(&self, number: u64) {
+        // A full tray means that the desk is late anyway; the next probe will tell it.
+        let _ = self.probes.try_send(number);
+    }
+}
+
+/// The desk's numbers, for people.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DeskNumbers {
+    /// Whether this node is in office.
+    pub in_office: bool,
+    /// How many letters wait in the office.
+    pub waiting: Waiting,
+    /// Entries proposed and not yet answered.
+    pub in_flight: usize,
+    /// Time measured and not counted against anybody, because of the cap.
+    pub dropped: Duration,
+    /// Letters turned away because a line was full.
+    pub overloaded: u64,
+    /// Offices taken since the start.
+    pub offices: u64,
+}
+
+/// What the desk is made of.
+pub struct Desk {
+    office: Office<Mail>,
+    held: Option<tenure_replica::Office>,
+    replica: Replica<Replicated>,
+    clock: Arc<dyn Clock>,
+    prober: Prober,
+    first: mpsc::Receiver<Mail>,
+    rest: mpsc::Receiver<Mail>,
+    probes: mpsc::Receiver<u64>,
+    /// Entries under way, answered in the order of the log.
+    under_way: FuturesOrdered<BoxFuture<'static, Answered>>,
+    /// Entries whose answers are known and have still to be sent.
+    answered: Vec<Answered>,
+    numbers: Arc<Mutex<DeskNumbers>>,
+    founding: Option<Settings>,
+}
+
+/// An entry of this desk, and what became of it.
+struct Answered {
+    number: u64,
+    office: tenure_replica::Office,
+    waiting: WaitingReplies,
+    answer: Result<AppliedEntry, ProposeError>,
+}
+
+/// A desk and the trays that lead to it. `founding` is proposed as the cluster's settings if it has none yet.
+pub fn desk(
+    replica: Replica<Replicated>,
+    clock: Arc<dyn Clock>,
+    prober: Prober,
+    limits: OfficeLimits,
+    founding: Settings,
+) -> (Desk, Trays, Arc<Mutex<DeskNumbers>>) {
+    let (first_sender, first) = mpsc::channel(TRAY_MAX);
+    let (rest_sender, rest) = mpsc::channel(TRAY_MAX);
+    let (probe_sender, probes) = mpsc::channel(64);
+    let numbers = Arc::new(Mutex::new(DeskNumbers::default()));
+    let desk = Desk {
+        office: Office::new(limits),
+        held: None,
+        replica,
+        clock,
+        prober,
+        first,
+        rest,
+        probes,
+        under_way: FuturesOrdered::new(),
+        answered: Vec::new(),
+        numbers: numbers.clone(),
+        founding: Some(founding),
+    };
+    (desk, Trays { first: first_sender, rest: rest_sender, probes: probe_sender }, numbers)
+}
+
+impl Desk {
+    /// Works until every tray's sender is gone.
+    pub async fn work(mut self) {
+        let mut leadership = self.replica.leadership();
+        self.follow(*leadership.borrow_and_update());
+        loop {
+            let now = self.clock.now();
+            if self.office.in_office() && self.office.probe_due(now) {
+                let number = self.office.probe_sent(now);
+                self.prober.send(number);
+            }
+            let wake = self.office.next_wake(now).map(|wake| wake.longest_since(now));
+            tokio::select! {
+                biased;
+                changed = leadership.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    let now_held = *leadership.borrow_and_update();
+                    self.follow(now_held);
+                }
+                Some(answered) = self.under_way.next(), if !self.under_way.is_empty() => self.entry_done(answered),
+                Some(number) = self.probes.recv() => self.office.probe_returned(number),
+                mail = self.first.recv() => match mail {
+                    Some(mail) => self.take_in(mail),
+                    None => break,
+                },
+                Some(mail) = self.rest.recv() => self.take_in(mail),
+                () = sleep(wake), if wake.is_some() => {}
+            }
+            self.take_in_the_rest();
+            self.seal().await;
+            // Only after the next entry is on its way: sending answers is work too.
+            for entry in self.answered.drain(..) {
+                entry.waiting.answer(entry.answer);
+            }
+            self.note_numbers();
+        }
+        self.leave();
+    }
+
+    /// Takes in everything that has arrived, opens and renewals first, before the clock is read.
+    fn take_in_the_rest(&mut self) {
+        while let Some(Some(answered)) = self.under_way.next().now_or_never() {
+            self.entry_done(answered);
+        }
+        while let Ok(number) = self.probes.try_recv() {
+            self.office.probe_returned(number);
+        }
+        while let Ok(mail) = self.first.try_recv() {
+            self.take_in(mail);
+        }
+        while let Ok(mail) = self.rest.try_recv() {
+            self.take_in(mail);
+        }
+    }
+
+    fn take_in(&mut self, mail: Mail) {
+        match self.office.arrived(mail) {
+            Ok(()) => {}
+            Err((mail, Turned::NoOffice)) => mail.fail(Failure::NoLeader { leader: None }),
+            Err((mail, Turned::Overloaded)) => {
+                self.numbers.lock().overloaded += 1;
+                mail.fail(Failure::overloaded());
+            }
+        }
+    }
+
+    fn follow(&mut self, leadership: Leadership) {
+        if leadership.office() == self.held {
+            return;
+        }
+        self.leave();
+        let Some(office) = leadership.office() else { return };
+        // The first entry of our own term has been applied: from here on the machine's time is ours to count.
+        let (time, formed) = {
+            let machine = self.replica.machine().read();
+            (machine.time(), machine.machine().settings().cluster != [0; 16])
+        };
+        self.office.take(time, self.clock.now());
+        self.held = Some(office);
+        self.numbers.lock().offices += 1;
+        info!(term = office.term, node = office.node, "took office");
+        if let Some(settings) = self.founding.take_if(|_| !formed) {
+            self.put_in(&Command::Configure(Box::new(settings)));
+        }
+        self.put_in(&Command::TookOffice { node: office.node, term: office.term });
+    }
+
+    fn put_in(&mut self, command: &Command) {
+        let mut encoded = Vec::new();
+        tenure_wire::encode_command(command, &mut encoded);
+        self.take_in(Mail::Command { encoded, opens: false, reply: None });
+    }
+
+    fn leave(&mut self) {
+        if self.held.take().is_some() {
+            info!("left office");
+        }
+        for mail in self.office.leave() {
+            mail.fail(Failure::NoLeader { leader: None });
+        }
+    }
+
+    async fn seal(&mut self) {
+        let Some(office) = self.held else { return };
+        while let Some(sealed) = self.office.seal(|| self.clock.now()) {
+            let number = sealed.number;
+            let (entry, waiting) = self.encode(sealed);
+            match self.replica.propose(office, entry).await {
+                Ok(proposal) => self.under_way.push_back(
+                    async move { Answered { number, office, waiting, answer: proposal.await } }.boxed(),
+                ),
+                Err(error) => {
+                    debug!(%error, "an entry was not proposed");
+                    self.office.answered(number);
+                    waiting.answer(Err(error));
+                }
+            }
+        }
+    }
+
+    /// The entry's bytes, and who waits for what in it.
+    fn encode(&mut self, sealed: Sealed<Mail>) -> (Bytes, WaitingReplies) {
+        let mut renewals = Vec::new();
+        let mut commands = Vec::new();
+        let mut waiting = WaitingReplies::default();
+        let Sealed { at, mut batch, .. } = sealed;
+        for mail in batch.drain(..) {
+            match mail {
+                Mail::Renewals { renewals: more, reply } => {
+                    waiting.renewals.push((more.len(), reply));
+                    renewals.extend_from_slice(&more);
+                }
+                Mail::Command { encoded, reply, .. } => {
+                    waiting.commands.push(reply);
+                    commands.push(encoded);
+                }
+            }
+        }
+        self.office.recycle(batch);
+        let mut entry = Vec::new();
+        tenure_wire::encode_entry_head(at, self.clock.wall(), &renewals, commands.len(), &mut entry);
+        commands.iter().for_each(|command| entry.extend_from_slice(command));
+        (Bytes::from(entry), waiting)
+    }
+
+    fn entry_done(&mut self, entry: Answered) {
+        if self.held == Some(entry.office) {
+            self.office.answered(entry.number);
+            if let Ok(applied) = &entry.answer {
+                self.office.applied(applied.time);
+            }
+        }
+        self.answered.push(entry);
+    }
+
+    fn note_numbers(&self) {
+        let mut numbers = self.numbers.lock();
+        numbers.in_office = self.office.in_office();
+        numbers.waiting = self.office.waiting();
+        numbers.in_flight = self.office.in_flight();
+        numbers.dropped = self.office.dropped();
+    }
+}
+
+async fn sleep(length: Option<Duration>) {
+    if let Some(length) = length {
+        tokio::time::sleep(length).await;
+    }
+}
+
+/// Who waits for the answers of one entry, in the order of the entry.
+#[derive(Default)]
+struct WaitingReplies {
+    renewals: Vec<(usize, oneshot::Sender<Result<Vec<RenewalAnswer>, Failure>>)>,
+    commands: Vec<Option<oneshot::Sender<Result<Answer, Failure>>>>,
+}
+
+impl WaitingReplies {
+    fn answer(self, answer: Result<AppliedEntry, ProposeError>) {
+        match answer {
+            Ok(entry) => {
+                let mut renewals = entry.applied.renewals.into_iter();
+                for (many, reply) in self.renewals {
+                    let _ = reply.send(Ok(renewals.by_ref().take(many).collect()));
+                }
+                for (reply, answer) in self.commands.into_iter().zip(entry.applied.answers) {
+                    let _ = reply.map(|reply| reply.send(Ok(answer)));
+                }
+            }
+            Err(error) => {
+                let failure = Failure::from(error);
+                for (_, reply) in self.renewals {
+                    let _ = reply.send(Err(failure.clone()));
+                }
+                for reply in self.commands.into_iter().flatten() {
+                    let _ = reply.send(Err(failure.clone()));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Why a request has no answer from the machine. A refusal is an answer; these are not.
+
+use std::time::Duration;
+
+use tenure_replica::{BarrierError, NodeId, ProposeError};
+
+/// Why a request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// Nobody leads, as far as this node knows, or the leader could not be reached. Nothing was applied.
+    #[error("no leader serves at the moment")]
+    NoLeader {
+        /// The leader, if one is known.
+        leader: Option<NodeId>,
+    },
+    /// A queue is full. Nothing was applied.
+    #[error("overloaded")]
+    Overloaded {
+        /// When to ask again.
+        retry_after: Duration,
+    },
+    /// It may or may not have been applied.
+    #[error("the outcome is unknown: {reason}")]
+    Unknown {
+        /// Why, for people.
+        reason: String,
+    },
+    /// This node is stopping. Nothing was applied.
+    #[error("this node is stopping")]
+    Stopping,
+}
+
+impl Failure {
+    /// A full queue drains within a few commits.
+    pub(crate) fn overloaded() -> Failure {
+        Failure::Overloaded { retry_after: Duration::from_millis(100) }
+    }
+}
+
+impl From<ProposeError> for Failure {
+    fn from(error: ProposeError) -> Failure {
+        match error {
+            ProposeError::NotProposed { leader, .. } => Failure::NoLeader { leader },
+            ProposeError::Unknown { reason } => Failure::Unknown { reason },
+        }
+    }
+}
+
+impl From<BarrierError> for Failure {
+    fn from(error: BarrierError) -> Failure {
+        match error {
+            BarrierError::NotLeader { leader } => Failure::NoLeader { leader },
+            BarrierError::NoQuorum => Failure::NoLeader { leader: None },
+            BarrierError::Stopped(_) => Failure::Stopping,
+        }
+    }
+}

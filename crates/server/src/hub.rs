@@ -1,0 +1,126 @@
+//! Who hears what: events out of apply, to those who wait and to those who watch.
+//!
+//! Watchers pull: they hear that the revision rose and read the machine's bounded event log at their own
+//! pace, so a slow one costs nothing. Sessions that wait for a grant are told directly. Nothing told here
+//! is relied on by anybody: whoever missed it finds out by asking.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tenure_core::{Applied, Event, EventKind, Revision, SessionNumber};
+use tokio::sync::{mpsc, watch};
+
+use crate::tally::Tally;
+
+/// How many events a session's listener may be behind before it is cut off; it then asks.
+const LISTENER_EVENTS_MAX: usize = 1_024;
+
+/// Distributes the events of this node's machine.
+#[derive(Debug)]
+pub struct Hub {
+    revision: watch::Sender<Revision>,
+    listeners: Mutex<Listeners>,
+    tally: Tally,
+}
+
+#[derive(Debug, Default)]
+struct Listeners {
+    by_session: HashMap<SessionNumber, Vec<(u64, mpsc::Sender<Event>)>>,
+    next: u64,
+}
+
+/// What concerns one session, as it happens.
+#[derive(Debug)]
+pub struct Listener {
+    hub: Arc<Hub>,
+    session: SessionNumber,
+    number: u64,
+    events: mpsc::Receiver<Event>,
+}
+
+impl Hub {
+    pub fn new() -> Arc<Hub> {
+        Arc::new(Hub {
+            revision: watch::Sender::new(Revision::default()),
+            listeners: Mutex::default(),
+            tally: Tally::default(),
+        })
+    }
+
+    /// The revision, as entries are applied.
+    pub fn revision(&self) -> watch::Receiver<Revision> {
+        self.revision.subscribe()
+    }
+
+    /// What happens to one session from now on.
+    pub fn listen(self: &Arc<Self>, session: SessionNumber) -> Listener {
+        let (sender, events) = mpsc::channel(LISTENER_EVENTS_MAX);
+        let mut listeners = self.listeners.lock();
+        listeners.next += 1;
+        let number = listeners.next;
+        listeners.by_session.entry(session).or_default().push((number, sender));
+        Listener { hub: self.clone(), session, number, events }
+    }
+
+    /// What this node has seen happen, counted.
+    pub fn tally(&self) -> &Tally {
+        &self.tally
+    }
+
+    pub(crate) fn publish(&self, applied: &Applied, revision: Revision) {
+        self.tally.applied(applied);
+        if applied.events.is_empty() {
+            return;
+        }
+        let mut listeners = self.listeners.lock();
+        if !listeners.by_session.is_empty() {
+            for event in &applied.events {
+                let Some(session) = concerns(&event.kind) else { continue };
+                let Some(senders) = listeners.by_session.get_mut(&session) else { continue };
+                // A listener that does not keep up is cut off rather than waited for.
+                senders.retain(|(_, sender)| sender.try_send(event.clone()).is_ok());
+            }
+        }
+        drop(listeners);
+        self.revision.send_replace(revision);
+    }
+
+    /// The machine was replaced by a snapshot: everybody must look again.
+    pub(crate) fn reset(&self, revision: Revision) {
+        self.listeners.lock().by_session.clear();
+        self.revision.send_replace(revision);
+    }
+}
+
+impl Listener {
+    /// The next event; `None` when this listener was cut off and must ask instead.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut listeners = self.hub.listeners.lock();
+        if let Some(senders) = listeners.by_session.get_mut(&self.session) {
+            senders.retain(|(number, _)| *number != self.number);
+            if senders.is_empty() {
+                listeners.by_session.remove(&self.session);
+            }
+        }
+    }
+}
+
+/// The session that must hear of this.
+fn concerns(kind: &EventKind) -> Option<SessionNumber> {
+    match kind {
+        EventKind::Granted { session, .. }
+        | EventKind::Ended { session, .. }
+        | EventKind::Noticed { session, .. }
+        | EventKind::Unqueued { session, .. }
+        | EventKind::Lapsed { session, .. }
+        | EventKind::Closed { session, .. } => Some(*session),
+        _ => None,
+    }
+}

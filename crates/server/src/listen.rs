@@ -1,0 +1,320 @@
+//! Accepts connections and carries requests over them: HTTP/1.1 and HTTP/2 (which gRPC needs) on one port.
+//!
+//! This file decides how many connections there may be and how long each may keep us waiting: for its first
+//! bytes, for a request's head, for room to write an answer. It never looks into a request. Connections come
+//! from an [`Accept`], so that a simulated network can supply them as well as a socket.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::net::TcpListener;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Sleep, sleep, timeout};
+
+use crate::metrics::Traffic;
+
+/// Where connections come from.
+pub trait Accept: Send {
+    /// A connection.
+    type Connection: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+
+    /// The next connection, and who it is from, for people.
+    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Connection, String)>> + Send;
+}
+
+impl Accept for TcpListener {
+    type Connection = tokio::net::TcpStream;
+
+    async fn accept(&mut self) -> io::Result<(Self::Connection, String)> {
+        let (connection, from) = TcpListener::accept(self).await?;
+        // Answers are small and somebody waits for each of them.
+        connection.set_nodelay(true)?;
+        Ok((connection, from.to_string()))
+    }
+}
+
+/// What answers requests.
+pub trait Serve: Clone + Send + 'static {
+    /// Answers one request. There is always an answer.
+    fn serve(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send + 'static;
+}
+
+/// How much patience there is, and for how many.
+#[derive(Clone, Debug)]
+pub struct ListenLimits {
+    /// Connections open at once. Each costs a file and, idle, a few kilobytes.
+    pub connections_max: usize,
+    /// How long a connection may be silent before, between or within the heads of requests.
+    pub head_within: Duration,
+    /// How long an answer may find no room at all in the connection's buffers.
+    pub write_stall_max: Duration,
+    /// Requests at once on one HTTP/2 connection.
+    pub streams_max: u32,
+    /// Bytes of an answer that one HTTP/2 stream may hold back for its reader.
+    pub stream_buffer_bytes: usize,
+    /// How often a quiet HTTP/2 peer is asked whether it is still there, and how long it may take to answer.
+    pub ping_every: Duration,
+    /// How long requests under way may take to finish once the server stops.
+    pub drain_within: Duration,
+}
+
+impl Default for ListenLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: 16_384,
+            head_within: Duration::from_secs(60),
+            write_stall_max: Duration::from_secs(30),
+            streams_max: 1_024,
+            stream_buffer_bytes: 64 << 10,
+            ping_every: Duration::from_secs(20),
+            drain_within: Duration::from_secs(5),
+        }
+    }
+}
+
+/// What a connection too many is told, whichever protocol it would have spoken.
+const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
+    connection: close\r\ncontent-length: 186\r\n\r\n\
+    {\"error\":{\"code\":\"overloaded\",\"message\":\"too many connections are open\",\
+    \"hint\":\"close idle connections, or ask another node\",\
+    \"effect\":\"not_applied\",\"retry_after_ms\":1000}}           ";
+
+/// A pause after a failed accept: files are short, and asking again at once would only burn a core.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
+
+/// How an HTTP/2 connection begins.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// Accepts connections and serves them until `stop` turns true; then lets requests under way finish.
+pub async fn listen(
+    mut from: impl Accept,
+    serve: impl Serve,
+    limits: ListenLimits,
+    traffic: Arc<Traffic>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let limits = Arc::new(limits);
+    let room = Arc::new(Semaphore::new(limits.connections_max));
+    let mut open = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stopped(&mut stop) => break,
+            Some(_) = open.join_next() => continue,
+            accepted = from.accept() => accepted,
+        };
+        match accepted {
+            Ok((connection, peer)) => match room.clone().try_acquire_owned() {
+                Ok(permit) => {
+                    traffic.connection_opened();
+                    let serving =
+                        serve_connection(connection, serve.clone(), limits.clone(), stop.clone());
+                    open.spawn(counted(serving, peer, permit, traffic.clone()));
+                }
+                Err(_) => {
+                    traffic.connection_refused();
+                    tracing::debug!(peer, limit = limits.connections_max, "connection refused: too many");
+                    refuse(connection);
+                }
+            },
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(ACCEPT_AGAIN_AFTER).await;
+            }
+        }
+    }
+    drop(from);
+    let drained = timeout(limits.drain_within, async { while open.join_next().await.is_some() {} }).await;
+    if drained.is_err() {
+        tracing::info!(connections = open.len(), "connections were still busy and are closed");
+    }
+}
+
+async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // Whoever could say "stop" has gone: nobody will, and stopping is all that is left.
+    let _ = stop.wait_for(|stop| *stop).await;
+}
+
+async fn counted(
+    serving: impl Future<Output = Result<(), Hangup>>,
+    peer: String,
+    permit: OwnedSemaphorePermit,
+    traffic: Arc<Traffic>,
+) {
+    if let Err(why) = serving.await {
+        tracing::debug!(peer, %why, "connection ended");
+    }
+    traffic.connection_closed();
+    drop(permit);
+}
+
+/// Tells a connection too many why, as far as its buffers take it without waiting, and hangs up.
+fn refuse(mut connection: impl AsyncWrite + Unpin) {
+    let mut context = Context::from_waker(std::task::Waker::noop());
+    let _ = Pin::new(&mut connection).poll_write(&mut context, TOO_MANY);
+}
+
+/// Why a connection ended before its time.
+#[derive(Debug, thiserror::Error)]
+enum Hangup {
+    #[error("nothing was said for {0:?}")]
+    Silent(Duration),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Http(#[from] hyper::Error),
+}
+
+/// Serves one connection, whatever it is made of, until its end or until the server stops.
+async fn serve_connection(
+    mut connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    serve: impl Serve,
+    limits: Arc<ListenLimits>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), Hangup> {
+    let mut head = Vec::new();
+    let second = tokio::select! {
+        biased;
+        () = stopped(&mut stop) => return Ok(()),
+        second = timeout(limits.head_within, is_second(&mut connection, &mut head)) => {
+            second.map_err(|_| Hangup::Silent(limits.head_within))??
+        }
+    };
+    let connection = TokioIo::new(Patient::new(connection, head, limits.write_stall_max));
+    let service = hyper::service::service_fn(move |request| {
+        let answer = serve.serve(request);
+        async move { Ok::<_, std::convert::Infallible>(answer.await) }
+    });
+    if second {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(limits.streams_max)
+            .max_send_buf_size(limits.stream_buffer_bytes)
+            .max_header_list_size(16 << 10)
+            .keep_alive_interval(limits.ping_every)
+            .keep_alive_timeout(limits.ping_every);
+        let mut serving = std::pin::pin!(builder.serve_connection(connection, service));
+        tokio::select! {
+            biased;
+            () = stopped(&mut stop) => serving.as_mut().graceful_shutdown(),
+            ended = serving.as_mut() => return Ok(ended?),
+        }
+        Ok(serving.await?)
+    } else {
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(limits.head_within).max_buf_size(64 << 10);
+        let mut serving = std::pin::pin!(builder.serve_connection(connection, service));
+        tokio::select! {
+            biased;
+            () = stopped(&mut stop) => serving.as_mut().graceful_shutdown(),
+            ended = serving.as_mut() => return Ok(ended?),
+        }
+        Ok(serving.await?)
+    }
+}
+
+/// Whether the peer begins HTTP/2; `head` keeps what was read to find out.
+async fn is_second(connection: &mut (impl AsyncRead + Unpin), head: &mut Vec<u8>) -> io::Result<bool> {
+    let mut buffer = [0; PREFACE.len()];
+    while head.len() < PREFACE.len() {
+        let room = PREFACE.len() - head.len();
+        let read = connection.read(&mut buffer[..room]).await?;
+        head.extend_from_slice(&buffer[..read]);
+        if read == 0 || !PREFACE.starts_with(head) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// A connection that first gives back what was read of it, and whose reader may be slow but not absent: a
+/// write that finds no room for too long fails, and the connection with it.
+struct Patient<C> {
+    connection: C,
+    /// What was read already, and how much of it was given back.
+    head: Vec<u8>,
+    given: usize,
+    stall_max: Duration,
+    stalled: Option<Pin<Box<Sleep>>>,
+}
+
+impl<C> Patient<C> {
+    fn new(connection: C, head: Vec<u8>, stall_max: Duration) -> Self {
+        Self { connection, head, given: 0, stall_max, stalled: None }
+    }
+
+    /// Passes progress on; turns waiting into an error once it took too long.
+    fn judge<T>(&mut self, context: &mut Context<'_>, wrote: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+        if wrote.is_ready() {
+            self.stalled = None;
+            return wrote;
+        }
+        let stall_max = self.stall_max;
+        let stalled = self.stalled.get_or_insert_with(|| Box::pin(sleep(stall_max)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the answer is not being read")))
+    }
+}
+
+impl<C: AsyncRead + Unpin> AsyncRead for Patient<C> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let left = &self.head[self.given..];
+        if !left.is_empty() {
+            let count = left.len().min(buffer.remaining());
+            buffer.put_slice(&left[..count]);
+            self.given += count;
+            return Poll::Ready(Ok(()));
+        }
+        Pin::new(&mut self.connection).poll_read(context, buffer)
+    }
+}
+
+impl<C: AsyncWrite + Unpin> AsyncWrite for Patient<C> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.connection).poll_write(context, bytes);
+        self.judge(context, wrote)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let wrote = Pin::new(&mut self.connection).poll_flush(context);
+        self.judge(context, wrote)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let wrote = Pin::new(&mut self.connection).poll_shutdown(context);
+        self.judge(context, wrote)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let wrote = Pin::new(&mut self.connection).poll_write_vectored(context, slices);
+        self.judge(context, wrote)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
+    }
+}

@@ -1,0 +1,260 @@
+//! One node as its front ends see it: commands in, answers out, reads of the machine.
+//!
+//! Nothing here decides who holds a lease; commands go through the log, and what applying them answers
+//! comes back. Both front ends (HTTP and gRPC) stand on this and hold no rule of their own.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::{
+    Acquire, AcquireBy, Answer, Caller, Command, Done, EndReason, EventKind, Grant, Machine, Refusal,
+    Renewal, RenewalAnswer, ResourceName, Secret, SessionId,
+};
+use tenure_replica::{Entropy, Replica, Status};
+use tokio::sync::oneshot;
+
+use crate::desk::{DeskNumbers, Mail, Trays};
+use crate::failure::Failure;
+use crate::hub::Hub;
+use crate::replicated::Replicated;
+
+/// One node. Cheap to clone; all clones are the same node.
+#[derive(Clone)]
+pub struct Node(Arc<Inner>);
+
+struct Inner {
+    replica: Replica<Replicated>,
+    trays: Trays,
+    hub: Arc<Hub>,
+    entropy: Entropy,
+    numbers: Arc<Mutex<DeskNumbers>>,
+}
+
+/// What a node shows of itself.
+#[derive(Clone, Debug)]
+pub struct NodeStatus {
+    /// The replica: role, term, log.
+    pub replica: Status,
+    /// The leader's desk: queues and counted time.
+    pub desk: DeskNumbers,
+}
+
+impl Node {
+    pub(crate) fn new(
+        replica: Replica<Replicated>,
+        trays: Trays,
+        hub: Arc<Hub>,
+        entropy: Entropy,
+        numbers: Arc<Mutex<DeskNumbers>>,
+    ) -> Node {
+        Node(Arc::new(Inner { replica, trays, hub, entropy, numbers }))
+    }
+
+    /// Puts a command through the log and gives what applying it answered.
+    pub async fn submit(&self, command: Command) -> Result<Answer, Failure> {
+        let opens = match &command {
+            Command::Open(_) => true,
+            Command::Acquire(acquire) => matches!(acquire.by, AcquireBy::Opening(_)),
+            _ => false,
+        };
+        let mut encoded = Vec::new();
+        tenure_wire::encode_command(&command, &mut encoded);
+        let (reply, answer) = oneshot::channel();
+        self.0.trays.put(Mail::Command { encoded, opens, reply: Some(reply) });
+        answer
+            .await
+            .unwrap_or(Err(Failure::Unknown { reason: "this node stopped before the answer came".into() }))
+    }
+
+    /// Renews sessions, each named by its id and the number of the transmission (zero for callers that keep
+    /// none); answers in order.
+    pub async fn renew(&self, renewals: Vec<(SessionId, u64)>) -> Result<Vec<RenewalAnswer>, Failure> {
+        // The id is checked here, against the applied state, so that the log carries only the number: ids
+        // are never reused, so what is true once stays true until the session ends.
+        let mut known = self.known(&renewals);
+        if known.contains(&false) {
+            // This node may be behind, or deposed: only a confirmed leader may say that a session is unknown.
+            self.0.replica.read_barrier().await?;
+            known = self.known(&renewals);
+        }
+        let mail: Vec<Renewal> = renewals
+            .iter()
+            .zip(&known)
+            .filter(|(_, known)| **known)
+            .map(|((id, number), _)| Renewal { session: id.number, number: *number })
+            .collect();
+        let mut answers = if mail.is_empty() {
+            Vec::new()
+        } else {
+            let (reply, answer) = oneshot::channel();
+            self.0.trays.put(Mail::Renewals { renewals: mail, reply });
+            let stopped =
+                || Err(Failure::Unknown { reason: "this node stopped before the answer came".into() });
+            answer.await.unwrap_or_else(|_| stopped())?
+        }
+        .into_iter();
+        let mut next = || answers.next().expect("one answer per renewal");
+        Ok(known
+            .into_iter()
+            .map(|known| if known { next() } else { RenewalAnswer::UnknownSession })
+            .collect())
+    }
+
+    fn known(&self, renewals: &[(SessionId, u64)]) -> Vec<bool> {
+        let machine = self.0.replica.machine().read();
+        renewals.iter().map(|(id, _)| machine.machine().knows(id)).collect()
+    }
+
+    /// Looks at the machine once it shows everything that was acknowledged anywhere before this call.
+    pub async fn read<T>(&self, look: impl FnOnce(&Machine) -> T + Send) -> Result<T, Failure> {
+        self.0.replica.read_barrier().await?;
+        Ok(self.glance(look))
+    }
+
+    /// Looks at what this node has applied so far; it may be stale.
+    pub fn glance<T>(&self, look: impl FnOnce(&Machine) -> T) -> T {
+        look(self.0.replica.machine().read().machine())
+    }
+
+    /// Acquires, and if the acquire stands in line, waits for what becomes of it. While it waits, a session
+    /// that it opened itself is kept alive: its caller has no way to. Dropping this undoes the wait.
+    pub async fn acquire(&self, acquire: Acquire) -> Result<Answer, Failure> {
+        let by = acquire.by.clone();
+        let resources = acquire.resources.clone();
+        let answer = self.submit(Command::Acquire(Box::new(acquire))).await?;
+        let Ok(Done::Queued { session, ttl, .. }) = answer else { return Ok(answer) };
+        let (implicit, number) = match by {
+            AcquireBy::Session(caller) => (false, caller.number),
+            AcquireBy::Opening(_) => (true, None),
+        };
+        let mut undo = Undo { node: self.clone(), session, number, implicit, armed: true };
+        let mut listener = self.0.hub.listen(session.number);
+        let mut renew = tokio::time::interval(ttl / 3);
+        let answer = loop {
+            // Looked at after listening: what happened in between shows here, what happens later is heard.
+            if let Some(answer) = self.glance(|machine| wait_over(machine, &session, number, &resources)) {
+                break answer;
+            }
+            tokio::select! {
+                biased;
+                event = listener.next() => match event {
+                    None => listener = self.0.hub.listen(session.number),
+                    Some(event) => match event.kind {
+                        EventKind::Granted { waited, ref resource, .. } if resources.contains(resource) => {
+                            break self.glance(|machine| granted(machine, &session, &resources, waited));
+                        }
+                        // Whatever else happened shows in the next look at the machine.
+                        _ => {}
+                    },
+                },
+                _ = renew.tick(), if implicit => { let _ = self.renew(vec![(session, 0)]).await; }
+            }
+        };
+        undo.armed = false;
+        Ok(answer)
+    }
+
+    /// Who hears what on this node.
+    pub fn hub(&self) -> &Arc<Hub> {
+        &self.0.hub
+    }
+
+    /// The secret half of a new session's id.
+    pub fn draw_secret(&self) -> Secret {
+        Secret::new(self.0.entropy.draw().to_be_bytes())
+    }
+
+    /// What this node shows of itself.
+    pub fn status(&self) -> NodeStatus {
+        NodeStatus { replica: self.0.replica.status(), desk: *self.0.numbers.lock() }
+    }
+
+    /// Whether a leader is known and serves: what readiness means.
+    pub async fn ready(&self) -> Result<(), Failure> {
+        self.0.replica.read_barrier().await.map_err(Failure::from)
+    }
+
+    /// A probe of the leader has come in through the client port.
+    pub fn probe_arrived(&self, number: u64) {
+        self.0.trays.probe_arrived(number);
+    }
+
+    pub(crate) fn replica(&self) -> &Replica<Replicated> {
+        &self.0.replica
+    }
+}
+
+/// What became of a wait, if it is over.
+fn wait_over(
+    machine: &Machine,
+    session: &SessionId,
+    number: Option<u64>,
+    resources: &[ResourceName],
+) -> Option<Answer> {
+    let Some(grants) = machine.leases_of(session) else {
+        // The session ended: its wait timed out, or it was not renewed.
+        return Some(Err(held_by(machine, resources, Duration::ZERO)));
+    };
+    let held: Vec<Grant> = pick(&grants, resources);
+    if held.len() == resources.len() {
+        return Some(Ok(Done::Granted { grants: held, opened: None }));
+    }
+    let waits = machine.waits(session.number, number, resources);
+    (!waits).then(|| Err(held_by(machine, resources, Duration::ZERO)))
+}
+
+fn granted(machine: &Machine, session: &SessionId, resources: &[ResourceName], waited: Duration) -> Answer {
+    let grants = machine.leases_of(session).map(|grants| pick(&grants, resources)).unwrap_or_default();
+    if grants.len() < resources.len() {
+        return Err(Refusal::UnknownSession);
+    }
+    Ok(Done::Granted {
+        grants: grants.into_iter().map(|grant| Grant { waited, ..grant }).collect(),
+        opened: None,
+    })
+}
+
+/// The grants of these resources, in this order.
+fn pick(grants: &[Grant], resources: &[ResourceName]) -> Vec<Grant> {
+    resources.iter().filter_map(|name| grants.iter().find(|grant| grant.resource == *name)).cloned().collect()
+}
+
+fn held_by(machine: &Machine, resources: &[ResourceName], waited: Duration) -> Refusal {
+    let held = resources
+        .iter()
+        .filter_map(|name| machine.lease(name))
+        .find_map(|lease| lease.holders.into_iter().next().map(|holder| (lease.resource, holder)));
+    match held {
+        Some((resource, by)) => Refusal::Held { resource, by: Some(Box::new(by)), waited },
+        None => Refusal::Held { resource: resources[0].clone(), by: None, waited },
+    }
+}
+
+/// Undoes a wait whose caller has gone away.
+struct Undo {
+    node: Node,
+    session: SessionId,
+    number: Option<u64>,
+    implicit: bool,
+    armed: bool,
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        let by = Caller::unnumbered(self.session);
+        let command = match self.number {
+            _ if self.implicit => Command::Close { by, why: EndReason::Released },
+            Some(number) => Command::Cancel { by, acquire: number },
+            // Without a number nothing names this wait; it leaves with its session or its time-out.
+            None => return,
+        };
+        let node = self.node.clone();
+        tokio::spawn(async move {
+            let _ = node.submit(command).await;
+        });
+    }
+}

@@ -1,0 +1,95 @@
+//! The lease machine as the replica sees it: bytes in, answers out, events to the hub.
+//!
+//! This is the only place where the machine is changed. It runs on every node, leader or not, so every
+//! node can tell its own watchers and waiters what has happened.
+
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+
+use tenure_core::state::State;
+use tenure_core::{Applied, Machine, MachineTime};
+use tenure_replica::StateMachine;
+
+use crate::hub::Hub;
+
+/// The machine and where its events go.
+pub struct Replicated {
+    machine: Machine,
+    hub: Arc<Hub>,
+}
+
+/// What applying one entry answered, and where the machine's time stood then.
+#[derive(Debug)]
+pub struct AppliedEntry {
+    pub applied: Applied,
+    pub time: MachineTime,
+}
+
+/// A state on its way into a snapshot, or a machine on its way out of one.
+pub enum Capture {
+    Taken(Box<State>),
+    Loaded(Box<Machine>),
+}
+
+impl Replicated {
+    pub fn new(hub: Arc<Hub>) -> Self {
+        Self { machine: Machine::default(), hub }
+    }
+
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// What the office must know of the machine's time.
+    pub fn time(&self) -> MachineTime {
+        MachineTime {
+            time: self.machine.time(),
+            earliest_deadline: self.machine.earliest_deadline(),
+            smallest_ttl: self.machine.smallest_ttl(),
+        }
+    }
+}
+
+impl StateMachine for Replicated {
+    type Answer = AppliedEntry;
+    type Capture = Capture;
+
+    fn apply(&mut self, _index: u64, _term: u64, entry: &[u8]) -> AppliedEntry {
+        // The bytes have passed their checksums and a leader of this cluster made them. What cannot be
+        // read must not be skipped: this node would then agree with nobody.
+        let entry = tenure_wire::decode_entry(entry).unwrap_or_else(|error| panic!("cannot apply: {error}"));
+        let mut applied = self.machine.apply(entry);
+        self.hub.publish(&applied, self.machine.revision());
+        applied.events = Vec::new();
+        AppliedEntry { applied, time: self.time() }
+    }
+
+    fn capture(&self) -> Capture {
+        Capture::Taken(Box::new(self.machine.capture()))
+    }
+
+    fn write_snapshot(capture: Capture, output: &mut dyn Write) -> io::Result<()> {
+        match capture {
+            Capture::Taken(state) => tenure_wire::write_snapshot(&state, output),
+            Capture::Loaded(machine) => tenure_wire::write_snapshot(&machine.capture(), output),
+        }
+    }
+
+    fn read_snapshot(input: &mut dyn Read) -> io::Result<Capture> {
+        let state = tenure_wire::read_snapshot(input)
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let machine =
+            Machine::from_state(state).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        Ok(Capture::Loaded(Box::new(machine)))
+    }
+
+    fn restore(&mut self, capture: Capture) {
+        self.machine = match capture {
+            Capture::Loaded(machine) => *machine,
+            Capture::Taken(state) => {
+                Machine::from_state(*state).expect("a state taken from a machine is sound")
+            }
+        };
+        self.hub.reset(self.machine.revision());
+    }
+}

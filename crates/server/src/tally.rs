@@ -1,0 +1,123 @@
+//! What this node has seen happen, counted for metrics. Numbers for people; nothing decides by them.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tenure_core::{Applied, EventKind};
+
+/// A histogram of durations with fixed buckets.
+#[derive(Debug)]
+pub struct Durations {
+    bounds: &'static [Duration],
+    counts: Vec<AtomicU64>,
+    sum_micros: AtomicU64,
+}
+
+impl Durations {
+    fn new(bounds: &'static [Duration]) -> Self {
+        Self {
+            bounds,
+            counts: (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect(),
+            sum_micros: AtomicU64::new(0),
+        }
+    }
+
+    /// Counts one.
+    pub fn add(&self, duration: Duration) {
+        let bucket = self.bounds.partition_point(|bound| *bound < duration);
+        self.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        self.sum_micros.fetch_add(duration.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// Each bucket's upper bound and how many fell into it; the last has no bound.
+    pub fn buckets(&self) -> impl Iterator<Item = (Option<Duration>, u64)> {
+        let bounds = self.bounds.iter().copied().map(Some).chain([None]);
+        bounds.zip(self.counts.iter().map(|count| count.load(Ordering::Relaxed)))
+    }
+
+    /// The sum of all.
+    pub fn sum(&self) -> Duration {
+        Duration::from_micros(self.sum_micros.load(Ordering::Relaxed))
+    }
+}
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// From what a commit takes to what a person notices.
+const SHORT: &[Duration] =
+    &[ms(1), ms(2), ms(5), ms(10), ms(25), ms(50), ms(75), ms(100), ms(250), ms(500), ms(1_000), ms(5_000)];
+/// From what a handover takes to what a shift takes.
+const LONG: &[Duration] = &[
+    ms(10),
+    ms(100),
+    ms(1_000),
+    ms(5_000),
+    ms(10_000),
+    ms(30_000),
+    ms(60_000),
+    ms(300_000),
+    ms(3_600_000),
+    ms(86_400_000),
+];
+
+/// What has happened on this node since it started.
+#[derive(Debug)]
+pub struct Tally {
+    /// Entries applied.
+    pub entries: AtomicU64,
+    /// Commands applied.
+    pub commands: AtomicU64,
+    /// Commands that were refused.
+    pub refusals: AtomicU64,
+    /// Renewals applied.
+    pub renewals: AtomicU64,
+    /// The largest number of renewals and commands in one entry.
+    pub batch_largest: AtomicU64,
+    /// How late leases ended, in cluster time.
+    pub late: Durations,
+    /// How long acquires that were granted had stood in line.
+    pub waited: Durations,
+    /// How long leases were held.
+    pub held: Durations,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        Self {
+            entries: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
+            renewals: AtomicU64::new(0),
+            batch_largest: AtomicU64::new(0),
+            late: Durations::new(SHORT),
+            waited: Durations::new(LONG),
+            held: Durations::new(LONG),
+        }
+    }
+}
+
+impl Tally {
+    pub(crate) fn applied(&self, applied: &Applied) {
+        let batch = (applied.renewals.len() + applied.answers.len()) as u64;
+        self.entries.fetch_add(1, Ordering::Relaxed);
+        self.commands.fetch_add(applied.answers.len() as u64, Ordering::Relaxed);
+        let refused = applied.answers.iter().filter(|answer| answer.is_err()).count();
+        self.refusals.fetch_add(refused as u64, Ordering::Relaxed);
+        self.renewals.fetch_add(applied.renewals.len() as u64, Ordering::Relaxed);
+        self.batch_largest.fetch_max(batch, Ordering::Relaxed);
+        for event in &applied.events {
+            match &event.kind {
+                EventKind::Ended { held_for, late, why, .. } => {
+                    self.held.add(*held_for);
+                    if *why == tenure_core::EndReason::Expired {
+                        self.late.add(*late);
+                    }
+                }
+                EventKind::Granted { waited, .. } => self.waited.add(*waited),
+                _ => {}
+            }
+        }
+    }
+}
