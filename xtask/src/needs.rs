@@ -25,6 +25,7 @@ pub struct Need {
 
 /// Everything that the present tests use.
 pub const NEEDS: &[Need] = &[
+    Need { program: "curl", used_for: "typing what the README says", source: Source::Debian("curl") },
     Need {
         program: "strace",
         used_for: "seeing that data is synced before it is acknowledged; stalling a sync",
