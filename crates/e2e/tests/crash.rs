@@ -144,10 +144,17 @@ impl Worker {
                 .then(|| register.json()["value"].as_str().expect("a value is text").to_string());
 
             let known = self.known.get_mut(&index).expect("listed above");
-            if !known.lease_in_doubt {
-                assert_eq!(held, known.held, "{resource}: acknowledged, then lost");
-            } else if let (Some(now), None) = (held, known.held) {
-                assert!(now > self.token_max, "{resource}: token {now} after {}", self.token_max);
+            match (known.held, held) {
+                (before, now) if !known.lease_in_doubt => {
+                    assert_eq!(now, before, "{resource}: acknowledged, then lost");
+                }
+                // An acquire in doubt: not applied, or granted under a token above all that came before.
+                (None, Some(now)) => {
+                    assert!(now > self.token_max, "{resource}: token {now} after {}", self.token_max)
+                }
+                // A release in doubt: applied, or the lease is as it was.
+                (before, Some(now)) => assert_eq!(Some(now), before, "{resource}: nobody else takes it"),
+                (_, None) => {}
             }
             let possible = [known.value.clone(), known.value_in_doubt.clone().or(known.value.clone())];
             assert!(possible.contains(&value), "{resource}: {value:?} is none of {possible:?}");

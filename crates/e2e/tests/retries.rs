@@ -85,7 +85,7 @@ fn a_life_with_lost_answers(lost: Lost) {
     let other = http.post("/v1/sessions", &json!({"holder": "b", "ttl_ms": 60_000})).expect(200);
     let acquire = numbered(json!({}));
     lose_and_repeat(&mut http, lost, "POST", "/v1/leases/retry/two:acquire", &acquire);
-    let to = other["number"].clone();
+    let to = other["session_number"].clone();
     let transfer = numbered(json!({"to": to}));
     lose_and_repeat(&mut http, lost, "POST", "/v1/leases/retry/two:transfer", &transfer);
     let lease = http.get("/v1/leases/retry/two").expect(200);

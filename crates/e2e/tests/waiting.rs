@@ -13,8 +13,17 @@ fn waiters(lease: &Value) -> usize {
     lease["waiters"].as_array().map_or(0, Vec::len)
 }
 
-fn tells(event: &ServerSentEvent, what: &str) -> bool {
-    event.name == what || event.data["kind"] == what || event.data["event"] == what
+/// What a message of the watch tells about: its own kind, and those of the events of its revision.
+fn kinds(message: &ServerSentEvent) -> Vec<String> {
+    let events = message.data["events"].as_array().cloned().unwrap_or_default();
+    let mut kinds: Vec<String> = events
+        .iter()
+        .chain([&message.data])
+        .filter_map(|event| event["kind"].as_str())
+        .map(String::from)
+        .collect();
+    kinds.push(message.name.clone());
+    kinds
 }
 
 /// With a hundred in line a release grants the first of them in the same revision; the others stay in line.
@@ -55,16 +64,21 @@ fn a_release_grants_the_first_in_line_in_the_same_revision() {
         assert!(grant["waited_ms"].as_u64().is_some(), "a waited grant says how long: {grant}");
         assert_eq!(waiters(&http.get("/v1/leases/line/one").expect(200)), WAITERS - 1);
 
-        let mut ended = None;
-        for event in watch {
-            if tells(&event, "ended") {
-                ended = Some(event.id);
-            } else if tells(&event, "granted") {
-                assert_eq!(ended, Some(event.id), "the end and the next grant are one revision");
+        let (mut ended, mut granted) = (None, None);
+        for message in watch {
+            for kind in kinds(&message) {
+                match kind.as_str() {
+                    "ended" => ended = Some(message.id),
+                    "granted" => granted = Some(message.id),
+                    _ => {}
+                }
+            }
+            if granted.is_some() {
                 break;
             }
         }
-        assert!(ended.is_some(), "the watch has told of the end");
+        assert!(ended.is_some(), "the watch tells of the end");
+        assert_eq!(ended, granted, "the end and the next grant are one revision");
 
         // The rest of the line moves one by one, in order, until nobody waits.
         let mut session = grant["session"].clone();
