@@ -24,6 +24,8 @@ pub struct Config {
     pub execution: Execution,
     /// Where the bits of a new identity come from.
     pub entropy: Entropy,
+    /// How durations are measured, for the status.
+    pub stopwatch: Stopwatch,
 }
 
 impl Config {
@@ -37,6 +39,7 @@ impl Config {
             snapshot: SnapshotOptions::default(),
             execution: Execution::default(),
             entropy: Entropy::default(),
+            stopwatch: Stopwatch::default(),
         }
     }
 
@@ -113,6 +116,19 @@ pub enum Execution {
     Tasks,
 }
 
+impl Execution {
+    /// Runs something that may block.
+    pub(crate) async fn blocking<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> T {
+        match self {
+            Execution::Tasks => work(),
+            Execution::Threads => match tokio::task::spawn_blocking(work).await {
+                Ok(value) => value,
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            },
+        }
+    }
+}
+
 /// A source of random bits, replaceable so that simulation draws from its seed.
 #[derive(Clone)]
 pub struct Entropy(Arc<dyn Fn() -> u128 + Send + Sync>);
@@ -142,5 +158,34 @@ impl Default for Entropy {
 impl fmt::Debug for Entropy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Entropy")
+    }
+}
+
+/// A source of monotonic readings, to show how long things took. Nothing is decided by it. The
+/// default stands still, so that only who brings a clock sees durations.
+#[derive(Clone)]
+pub struct Stopwatch(Arc<dyn Fn() -> Duration + Send + Sync>);
+
+impl Stopwatch {
+    /// Reads `source`, which must never go back.
+    pub fn from_source(source: impl Fn() -> Duration + Send + Sync + 'static) -> Self {
+        Self(Arc::new(source))
+    }
+
+    /// The time since some fixed moment.
+    pub fn read(&self) -> Duration {
+        (self.0)()
+    }
+}
+
+impl Default for Stopwatch {
+    fn default() -> Self {
+        Self::from_source(|| Duration::ZERO)
+    }
+}
+
+impl fmt::Debug for Stopwatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stopwatch")
     }
 }

@@ -7,17 +7,23 @@
 //! Start reading at [`Replica`]; then `wal/` for what is on disk, `engine/` for how the engine is
 //! wired, `snapshot/` for compaction and `peer/` for what nodes say to each other.
 
+mod barrier;
 mod config;
+mod data_dir;
 mod disk;
+mod engine;
 mod error;
 mod leadership;
 mod machine;
 mod peer;
 mod replica;
+mod snapshot;
 mod status;
+mod wal;
 
-pub use config::{Config, Entropy, Execution, LogOptions, SnapshotOptions, Timing};
-pub use disk::{Disk, DiskFile, RealDisk};
+pub use config::{Config, Entropy, Execution, LogOptions, SnapshotOptions, Stopwatch, Timing};
+pub use disk::{Disk, DiskFile, RealDisk, SimDisk};
+pub use engine::seed_elections;
 pub use error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
 pub use leadership::{Leadership, Office};
 pub use machine::StateMachine;

@@ -1,6 +1,9 @@
 //! What a replica shows of itself: numbers for people and metrics, never for decisions.
 
 use crate::NodeId;
+use crate::data_dir::Identity;
+use crate::engine::Types;
+use openraft::{Instant, RaftMetrics, ServerState};
 use std::time::Duration;
 
 /// The state of this node at one moment.
@@ -23,15 +26,15 @@ pub struct Status {
     /// The members that only follow.
     pub learners: Vec<NodeId>,
     /// The last entry in the log.
-    pub last_log_index: u64,
+    pub last_log_index: Option<u64>,
     /// The last entry known to be committed.
-    pub committed: u64,
+    pub committed: Option<u64>,
     /// The last entry applied.
-    pub applied: u64,
+    pub applied: Option<u64>,
     /// The last entry covered by a snapshot.
-    pub snapshot_index: u64,
+    pub snapshot_index: Option<u64>,
     /// The last entry removed from the log.
-    pub purged: u64,
+    pub purged: Option<u64>,
     /// On a leader: how long ago a quorum last acknowledged it.
     pub quorum_acknowledged_ago: Option<Duration>,
     /// All other members, as the leader sees them (elsewhere without progress).
@@ -114,4 +117,59 @@ pub struct Histogram {
     pub buckets: Vec<(Option<Duration>, u64)>,
     /// The sum of all.
     pub sum: Duration,
+}
+
+/// Puts together what the engine and the log say.
+pub(crate) fn assemble(
+    identity: Identity,
+    metrics: &RaftMetrics<Types>,
+    log: LogStatus,
+    failure: Option<String>,
+) -> Status {
+    let membership = metrics.membership_config.membership();
+    let voters: Vec<_> = membership.voter_ids().collect();
+    let peers = membership.nodes().filter(|(node, _)| **node != identity.node).map(|(node, member)| {
+        let progress = metrics.replication.as_ref().and_then(|replication| replication.get(node));
+        let matched = progress.and_then(|matched| matched.as_ref().map(|id| id.index()));
+        let heard = metrics.heartbeat.as_ref().and_then(|heartbeat| heartbeat.get(node));
+        PeerStatus {
+            node: *node,
+            address: member.address.clone(),
+            voter: voters.contains(node),
+            matched,
+            lag: progress
+                .map(|_| next(metrics.last_log_index) - next(matched).min(next(metrics.last_log_index))),
+            heard_ago: heard.and_then(|heard| heard.as_ref().map(|instant| instant.elapsed())),
+        }
+    });
+    Status {
+        node: identity.node,
+        identity: format!("{:032x}", identity.identity),
+        cluster: identity.cluster.map(|cluster| format!("{cluster:032x}")),
+        role: match metrics.state {
+            _ if failure.is_some() || metrics.running_state.is_err() => Role::Stopped,
+            ServerState::Leader => Role::Leader,
+            ServerState::Candidate => Role::Candidate,
+            ServerState::Learner => Role::Learner,
+            ServerState::Shutdown => Role::Stopped,
+            ServerState::Follower => Role::Follower,
+        },
+        leader: metrics.current_leader,
+        term: metrics.current_term,
+        learners: membership.learner_ids().collect(),
+        peers: peers.collect(),
+        last_log_index: metrics.last_log_index,
+        committed: metrics.local_committed.as_ref().map(|id| id.index()),
+        applied: metrics.last_applied.as_ref().map(|id| id.index()),
+        snapshot_index: metrics.snapshot.as_ref().map(|id| id.index()),
+        purged: metrics.purged.as_ref().map(|id| id.index()),
+        quorum_acknowledged_ago: metrics.last_quorum_acked.as_ref().map(|instant| instant.elapsed()),
+        voters,
+        log,
+        failure,
+    }
+}
+
+fn next(index: Option<u64>) -> u64 {
+    index.map_or(0, |index| index + 1)
 }

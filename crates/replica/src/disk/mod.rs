@@ -4,8 +4,12 @@
 //! file. Two implementations: [`RealDisk`], and a simulated one that loses what was not synced.
 
 mod real;
+mod sim;
 
 pub use real::RealDisk;
+#[cfg(test)]
+pub(crate) use sim::Draws;
+pub use sim::SimDisk;
 
 use std::io;
 use std::sync::Arc;

@@ -1,0 +1,63 @@
+//! Reads that must see everything acknowledged before them.
+//!
+//! One confirmation is under way at a time, for everyone who was waiting when it began; whoever comes
+//! later waits for the next one, because only a confirmation that *begins* after the question proves
+//! anything about it. Confirmed by a quorum, never by a clock.
+
+use crate::StateMachine;
+use crate::engine::{Engine, Types};
+use crate::error::BarrierError;
+use openraft::LinearizerOption;
+use openraft::errors::{Fatal, LinearizableReadError, RaftError};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+type Answer = oneshot::Sender<Result<(), BarrierError>>;
+
+/// The way to the one task that confirms.
+#[derive(Clone)]
+pub(crate) struct Barrier(mpsc::UnboundedSender<Answer>);
+
+impl Barrier {
+    /// Starts the task. It ends when all clones are gone.
+    pub fn start<M: StateMachine>(engine: Engine<M>, patience: Duration) -> Self {
+        let (sender, mut waiting) = mpsc::unbounded_channel::<Answer>();
+        tokio::spawn(async move {
+            let mut answers = Vec::new();
+            while waiting.recv_many(&mut answers, usize::MAX).await > 0 {
+                let result = confirm(&engine, patience).await;
+                for answer in answers.drain(..) {
+                    // Whoever no longer waits needs no answer.
+                    let _ = answer.send(result.clone());
+                }
+            }
+        });
+        Self(sender)
+    }
+
+    /// Waits for a confirmation that begins after this call, and until the machine shows what it covers.
+    pub async fn pass(&self) -> Result<(), BarrierError> {
+        let stopped = || BarrierError::Stopped("the replica has shut down".into());
+        let (sender, receiver) = oneshot::channel();
+        self.0.send(sender).map_err(|_| stopped())?;
+        receiver.await.map_err(|_| stopped())?
+    }
+}
+
+async fn confirm<M: StateMachine>(engine: &Engine<M>, patience: Duration) -> Result<(), BarrierError> {
+    // An age of zero: no acknowledgement from before this question counts.
+    let option = LinearizerOption::new(Some(Duration::ZERO), true).with_wait_timeout(patience);
+    let linearizer = engine.get_read_linearizer(option).await.map_err(|error| match error {
+        RaftError::APIError(LinearizableReadError::ForwardToLeader(forward)) => {
+            BarrierError::NotLeader { leader: forward.leader_id }
+        }
+        RaftError::APIError(LinearizableReadError::QuorumNotEnough(_)) => BarrierError::NoQuorum,
+        RaftError::Fatal(fatal) => stopped(fatal),
+    })?;
+    let ready = linearizer.try_await_ready(engine, Some(patience)).await.map_err(stopped)?;
+    ready.map(|_| ()).map_err(|_| BarrierError::NoQuorum)
+}
+
+fn stopped(fatal: Fatal<Types>) -> BarrierError {
+    BarrierError::Stopped(fatal.to_string())
+}

@@ -1,0 +1,205 @@
+//! The snapshots of a data directory: which one counts, and how another takes its place.
+
+use super::format::{Reader, Writer};
+use crate::NodeId;
+use crate::disk::{Disk, DiskFile};
+use crate::engine::{Member, Types, decode_membership, encode_membership, from_log_id, to_log_id};
+use crate::error::StartError;
+use crate::wal::LogId;
+use bytes::{Buf, BufMut, Bytes};
+use openraft::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
+use parking_lot::Mutex;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const DIRECTORY: &str = "snapshots";
+
+/// What a snapshot covers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Meta {
+    pub last: Option<LogIdOf<Types>>,
+    pub membership: StoredMembershipOf<Types>,
+}
+
+impl Meta {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut output = Vec::new();
+        for id in [self.last.as_ref(), self.membership.log_id().as_ref()] {
+            let LogId { term, index } = id.map_or(LogId { term: 0, index: 0 }, from_log_id);
+            output.put_u8(id.is_some().into());
+            output.put_u64_le(term);
+            output.put_u64_le(index);
+        }
+        output.extend_from_slice(&encode_membership(self.membership.membership()));
+        output
+    }
+
+    pub fn decode(mut input: Bytes) -> io::Result<Self> {
+        let mut ids = [None, None];
+        for id in &mut ids {
+            if input.len() < 17 {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the meta is cut short"));
+            }
+            let some = input.get_u8() != 0;
+            let found = LogId { term: input.get_u64_le(), index: input.get_u64_le() };
+            *id = some.then(|| to_log_id(found));
+        }
+        let [last, changed] = ids;
+        let membership: openraft::Membership<NodeId, Member> = decode_membership(input)?;
+        Ok(Self { last, membership: StoredMembershipOf::<Types>::new(changed, membership) })
+    }
+
+    fn name(&self) -> String {
+        let LogId { term, index } = self.last.as_ref().map_or(LogId { term: 0, index: 0 }, from_log_id);
+        format!("{DIRECTORY}/{index:020}-{term:020}.snapshot")
+    }
+}
+
+/// A complete snapshot in a file that can be read at any time, even after a newer one took its place.
+#[derive(Clone)]
+pub(crate) struct SnapshotFile {
+    name: String,
+    file: Arc<dyn DiskFile>,
+    pub meta: Meta,
+}
+
+impl SnapshotFile {
+    fn open(name: String, file: Arc<dyn DiskFile>) -> io::Result<Self> {
+        let (_, meta) = Reader::open(file.clone())?;
+        Ok(Self { name, file, meta: Meta::decode(meta)? })
+    }
+
+    /// Reads the state in it, checking all of it.
+    pub fn read<T>(&self, read: impl FnOnce(&mut dyn Read) -> io::Result<T>) -> io::Result<T> {
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", self.name));
+        let (mut reader, _) = Reader::open(self.file.clone()).map_err(named)?;
+        let state = read(&mut reader).map_err(named)?;
+        reader.finish().map_err(named)?;
+        Ok(state)
+    }
+
+    /// The bytes of the file, to be sent to a peer.
+    pub fn bytes(&self) -> &Arc<dyn DiskFile> {
+        &self.file
+    }
+
+    /// As the engine hands it around.
+    pub fn into_engine(self) -> SnapshotOf<Types, SnapshotFile> {
+        let Meta { last, membership } = self.meta.clone();
+        SnapshotOf::<Types, _> {
+            meta: SnapshotMetaOf::<Types> { last_log_id: last, last_membership: membership },
+            snapshot: self,
+        }
+    }
+}
+
+/// See the module. Clones are the same store.
+#[derive(Clone)]
+pub(crate) struct SnapshotStore(Arc<Shared>);
+
+struct Shared {
+    disk: Arc<dyn Disk>,
+    drafts: AtomicU64,
+    current: Mutex<Option<SnapshotFile>>,
+}
+
+impl SnapshotStore {
+    /// Finds the newest snapshot, and removes what was interrupted.
+    pub fn open(disk: Arc<dyn Disk>) -> Result<Self, StartError> {
+        let failed = |error| StartError::Io("cannot open the snapshots".into(), error);
+        disk.create_dir(DIRECTORY).map_err(failed)?;
+        disk.sync_dir("").map_err(failed)?;
+        let (mut complete, mut drafts) = (Vec::new(), Vec::new());
+        for name in disk.list(DIRECTORY).map_err(failed)? {
+            let path = format!("{DIRECTORY}/{name}");
+            if name.ends_with(".snapshot") {
+                complete.push(path);
+            } else if name.ends_with(".tmp") {
+                drafts.push(path);
+            }
+        }
+        complete.sort();
+        let current = match complete.pop() {
+            Some(name) => {
+                let opened = disk.open(&name).and_then(|file| SnapshotFile::open(name.clone(), file));
+                Some(opened.map_err(|error| {
+                    StartError::Data(format!(
+                        "{name} cannot be used: {error}. The log in front of it is gone, so this node cannot start from \
+                         it: restore it from a backup, or remove it from the cluster and add it again under a new number \
+                         with an empty data directory"
+                    ))
+                })?)
+            }
+            None => None,
+        };
+        // Older ones were to be removed when the newest took their place.
+        for name in complete.iter().chain(&drafts) {
+            disk.remove(name).map_err(failed)?;
+        }
+        Ok(Self(Arc::new(Shared { disk, drafts: AtomicU64::new(0), current: Mutex::new(current) })))
+    }
+
+    /// The newest complete snapshot.
+    pub fn current(&self) -> Option<SnapshotFile> {
+        self.0.current.lock().clone()
+    }
+
+    /// Writes a snapshot and puts it in the place of the last one.
+    pub fn write(
+        &self,
+        meta: Meta,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<SnapshotFile> {
+        let (name, file) = self.draft()?;
+        let mut writer = Writer::begin(file.clone(), &meta.encode())?;
+        write(&mut writer)?;
+        writer.finish()?;
+        let draft = SnapshotFile { name, file, meta };
+        self.keep(&draft)?;
+        Ok(self.current().unwrap_or(draft))
+    }
+
+    /// An empty file for a snapshot in the making.
+    pub fn draft(&self) -> io::Result<(String, Arc<dyn DiskFile>)> {
+        let number = self.0.drafts.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{DIRECTORY}/draft-{number:08}.tmp");
+        let file = self.0.disk.create(&name)?;
+        Ok((name, file))
+    }
+
+    /// Makes a snapshot of a file that was received, if it looks like one. It counts only once kept.
+    pub fn received(&self, name: String, file: Arc<dyn DiskFile>) -> io::Result<SnapshotFile> {
+        file.sync_data()?;
+        SnapshotFile::open(name, file)
+    }
+
+    /// Removes a draft that came to nothing.
+    pub fn discard(&self, name: &str) {
+        if let Err(error) = self.0.disk.remove(name) {
+            tracing::warn!(%error, name, "an unfinished snapshot could not be removed; the next start does it");
+        }
+    }
+
+    /// Puts a complete, synced snapshot in the place of the last one, unless that one is newer.
+    pub fn keep(&self, snapshot: &SnapshotFile) -> io::Result<()> {
+        let disk = &self.0.disk;
+        let mut current = self.0.current.lock();
+        let name = snapshot.meta.name();
+        if snapshot.name == name {
+            return Ok(()); // it already has that place: a restart reads it where it is
+        }
+        let older =
+            current.as_ref().filter(|current| current.name != name).map(|current| current.name.clone());
+        if current.as_ref().is_some_and(|current| current.meta.last > snapshot.meta.last) {
+            return disk.remove(&snapshot.name);
+        }
+        disk.rename(&snapshot.name, &name)?;
+        disk.sync_dir(DIRECTORY)?;
+        *current = Some(SnapshotFile { name, ..snapshot.clone() });
+        if let Some(older) = older {
+            disk.remove(&older)?;
+        }
+        Ok(())
+    }
+}
