@@ -326,15 +326,25 @@ impl<T: Coded> Coded for Box<T> {
     }
 }
 
-impl<A: Coded, B: Coded> Coded for (A, B) {
-    fn put(&self, out: &mut Vec<u8>) {
-        self.0.put(out);
-        self.1.put(out);
-    }
-    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok((A::take(input)?, B::take(input)?))
-    }
+/// Implements tuples: their parts, one after the other.
+macro_rules! tuple {
+    ($($part:ident),*) => {
+        impl<$($part: Coded),*> Coded for ($($part,)*) {
+            fn put(&self, out: &mut Vec<u8>) {
+                #[allow(non_snake_case)]
+                let ($($part,)*) = self;
+                $($part.put(out);)*
+            }
+            fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+                Ok(($($part::take(input)?,)*))
+            }
+        }
+    };
 }
+
+tuple!(A, B);
+tuple!(A, B, C);
+tuple!(A, B, C, D);
 
 impl<A: Coded, B: Coded> Coded for Result<A, B> {
     fn put(&self, out: &mut Vec<u8>) {

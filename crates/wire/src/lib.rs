@@ -5,16 +5,25 @@
 //! who holds a lease, and it never trusts what it reads: every name is checked again, no length is
 //! believed before the bytes are there, and a format that is newer than this build is refused by name.
 //!
-//! Start with [`log`](crate::encode_entry) for what a replica stores, [`json`] for what people see.
+//! Start with [`encode_entry`] and [`write_snapshot`] for what a replica stores, [`json`] and [`proto`] for what
+//! crosses the client port, [`ApiError`] for how a refusal is told.
 
 mod backup;
 mod codec;
+mod error;
+mod forward;
 mod log;
 pub mod proto;
 mod records;
 mod snapshot;
+pub mod words;
 
 pub use backup::{BackupHead, read_backup, read_backup_head, write_backup};
 pub use codec::WireError;
+pub use error::{ApiError, Code, Effect, UnknownCode};
+pub use forward::{
+    FORWARD_VERSION, Forwarded, ForwardedReply, decode_forwarded, decode_forwarded_reply, encode_forwarded,
+    encode_forwarded_reply,
+};
 pub use log::{ENTRY_VERSION, decode_command, decode_entry, encode_command, encode_entry, encode_entry_head};
 pub use snapshot::{SNAPSHOT_VERSION, read_snapshot, state_hash, write_snapshot};

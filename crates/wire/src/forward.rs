@@ -1,0 +1,234 @@
+//! What one node asks of another on behalf of its clients, as bytes on the peer port.
+//!
+//! Followers forward to the leader, never redirect, so that any one endpoint works. Both sides check the
+//! protocol's version when they connect, so these shapes carry only a format byte of their own.
+
+use tenure_core::{Answer, Renewal, RenewalAnswer, RenewalNews, SessionNumber};
+
+use crate::codec::{
+    Coded, Reader, WireError, check_version, choice, put_bytes, put_signed, put_varint, record,
+};
+
+const REQUEST: &str = "forwarded request";
+const REPLY: &str = "forwarded reply";
+
+/// The format version of forwarded requests and replies.
+pub const FORWARD_VERSION: u8 = 1;
+
+/// What a node asks the leader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Forwarded {
+    /// Put this encoded command through the log.
+    Command(Vec<u8>),
+    /// Put these renewals through the log. The asking node has checked the sessions' ids against its own
+    /// applied state.
+    Renewals(Vec<Renewal>),
+    /// Confirm that you lead, and say up to where a reader must have applied.
+    ReadIndex,
+    /// Something for an administrator, as the server encodes it.
+    Administer(Vec<u8>),
+}
+
+/// What the leader answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForwardedReply {
+    /// What applying the command answered.
+    Answer(Box<Answer>),
+    /// What applying the renewals answered, in order.
+    Renewals(Vec<RenewalAnswer>),
+    /// A reader that has applied this index sees everything acknowledged before it asked.
+    ReadIndex(u64),
+    /// The administrator's answer, as the server encodes it.
+    Administered(Vec<u8>),
+    /// Not applied: the node asked does not lead.
+    NoLeader,
+    /// Not applied: a queue is full. Ask again after so many milliseconds.
+    Overloaded(u64),
+    /// Applied or not, nobody knows.
+    Unknown(String),
+    /// Not applied: the node asked is stopping.
+    Stopping,
+}
+
+record!(RenewalNews { noticed, ended, incomplete });
+choice!(RenewalAnswer {
+    1 => Renewed { number, ttl, last_lease_revision, news },
+    2 => UnknownSession,
+});
+
+impl Coded for Forwarded {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Forwarded::Command(command) => {
+                out.push(1);
+                put_bytes(command, out);
+            }
+            Forwarded::Renewals(renewals) => {
+                out.push(2);
+                put_varint(renewals.len() as u64, out);
+                let mut last = 0u64;
+                for renewal in renewals {
+                    let session = renewal.session.get();
+                    put_signed(session.wrapping_sub(last) as i64, out);
+                    put_varint(renewal.number, out);
+                    last = session;
+                }
+            }
+            Forwarded::ReadIndex => out.push(3),
+            Forwarded::Administer(request) => {
+                out.push(4);
+                put_bytes(request, out);
+            }
+        }
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match input.byte()? {
+            1 => Forwarded::Command(take_bytes(input)?),
+            2 => {
+                let count = input.length(2)?;
+                let mut last = 0u64;
+                let mut renewals = Vec::with_capacity(count);
+                for _ in 0..count {
+                    last = last.wrapping_add(input.signed()? as u64);
+                    renewals.push(Renewal { session: SessionNumber::new(last), number: input.varint()? });
+                }
+                Forwarded::Renewals(renewals)
+            }
+            3 => Forwarded::ReadIndex,
+            4 => Forwarded::Administer(take_bytes(input)?),
+            tag => return Err(input.corrupt(format!("{tag} is no request"))),
+        })
+    }
+}
+
+impl Coded for ForwardedReply {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            ForwardedReply::Answer(answer) => {
+                out.push(1);
+                answer.put(out);
+            }
+            ForwardedReply::Renewals(answers) => {
+                out.push(2);
+                answers.put(out);
+            }
+            ForwardedReply::ReadIndex(index) => {
+                out.push(3);
+                index.put(out);
+            }
+            ForwardedReply::Administered(answer) => {
+                out.push(4);
+                put_bytes(answer, out);
+            }
+            ForwardedReply::NoLeader => out.push(5),
+            ForwardedReply::Overloaded(retry_after_ms) => {
+                out.push(6);
+                retry_after_ms.put(out);
+            }
+            ForwardedReply::Unknown(reason) => {
+                out.push(7);
+                put_bytes(reason.as_bytes(), out);
+            }
+            ForwardedReply::Stopping => out.push(8),
+        }
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match input.byte()? {
+            1 => ForwardedReply::Answer(Coded::take(input)?),
+            2 => ForwardedReply::Renewals(Coded::take(input)?),
+            3 => ForwardedReply::ReadIndex(Coded::take(input)?),
+            4 => ForwardedReply::Administered(take_bytes(input)?),
+            5 => ForwardedReply::NoLeader,
+            6 => ForwardedReply::Overloaded(Coded::take(input)?),
+            7 => ForwardedReply::Unknown(String::from_utf8_lossy(&take_bytes(input)?).into_owned()),
+            8 => ForwardedReply::Stopping,
+            tag => return Err(input.corrupt(format!("{tag} is no reply"))),
+        })
+    }
+}
+
+fn take_bytes(input: &mut Reader<'_>) -> Result<Vec<u8>, WireError> {
+    let length = input.length(1)?;
+    input.bytes(length).map(<[u8]>::to_vec)
+}
+
+/// A forwarded request as bytes.
+pub fn encode_forwarded(request: &Forwarded) -> Vec<u8> {
+    let mut out = vec![FORWARD_VERSION];
+    request.put(&mut out);
+    out
+}
+
+/// Reads a forwarded request; nothing may follow it.
+pub fn decode_forwarded(bytes: &[u8]) -> Result<Forwarded, WireError> {
+    decode(REQUEST, bytes)
+}
+
+/// A reply to a forwarded request as bytes.
+pub fn encode_forwarded_reply(reply: &ForwardedReply) -> Vec<u8> {
+    let mut out = vec![FORWARD_VERSION];
+    reply.put(&mut out);
+    out
+}
+
+/// Reads a reply to a forwarded request; nothing may follow it.
+pub fn decode_forwarded_reply(bytes: &[u8]) -> Result<ForwardedReply, WireError> {
+    decode(REPLY, bytes)
+}
+
+fn decode<T: Coded>(what: &'static str, bytes: &[u8]) -> Result<T, WireError> {
+    let mut input = Reader::new(what, bytes);
+    check_version(what, input.byte()?, FORWARD_VERSION)?;
+    let value = T::take(&mut input)?;
+    input.finish()?;
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tenure_core::{Done, EndReason, Refusal, Revision, Token};
+
+    #[test]
+    fn what_is_forwarded_arrives() {
+        let renewal = |session, number| Renewal { session: SessionNumber::new(session), number };
+        for request in [
+            Forwarded::Command(vec![1, 2, 3]),
+            Forwarded::Renewals(vec![renewal(7, 1), renewal(3, 900), renewal(u64::MAX, 0)]),
+            Forwarded::ReadIndex,
+            Forwarded::Administer(vec![]),
+        ] {
+            assert_eq!(decode_forwarded(&encode_forwarded(&request)).unwrap(), request);
+        }
+        let news = RenewalNews {
+            noticed: vec![("a".parse().unwrap(), Token::FIRST, EndReason::Revoked, Duration::from_millis(5))],
+            ended: vec![("b".parse().unwrap(), Token::MAX, EndReason::HeldTooLong)],
+            incomplete: true,
+        };
+        for reply in [
+            ForwardedReply::Answer(Box::new(Ok(Done::Closed { released: 3 }))),
+            ForwardedReply::Answer(Box::new(Err(Refusal::UnknownSession))),
+            ForwardedReply::Renewals(vec![
+                RenewalAnswer::UnknownSession,
+                RenewalAnswer::Renewed {
+                    number: 4,
+                    ttl: Duration::from_secs(10),
+                    last_lease_revision: Revision::new(8),
+                    news: Some(Box::new(news)),
+                },
+            ]),
+            ForwardedReply::ReadIndex(12),
+            ForwardedReply::Administered(vec![1]),
+            ForwardedReply::NoLeader,
+            ForwardedReply::Overloaded(100),
+            ForwardedReply::Unknown("lost".into()),
+            ForwardedReply::Stopping,
+        ] {
+            assert_eq!(decode_forwarded_reply(&encode_forwarded_reply(&reply)).unwrap(), reply);
+        }
+        assert!(matches!(decode_forwarded(&[9, 3]), Err(WireError::Newer { found: 9, .. })));
+    }
+}
