@@ -46,6 +46,7 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
         settings,
         time,
         wall,
+        entries,
         revision,
         last_token,
         grants_from,
@@ -69,6 +70,7 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
         settings.put(bytes);
         time.put(bytes);
         wall.put(bytes);
+        entries.put(bytes);
         revision.put(bytes);
         last_token.put(bytes);
         grants_from.put(bytes);
@@ -243,6 +245,7 @@ fn take_base(input: &mut Reader<'_>, state: &mut State) -> Result<(), WireError>
     state.settings = Coded::take(input)?;
     state.time = Coded::take(input)?;
     state.wall = Coded::take(input)?;
+    state.entries = Coded::take(input)?;
     state.revision = Coded::take(input)?;
     state.last_token = Coded::take(input)?;
     state.grants_from = Coded::take(input)?;

@@ -582,6 +582,7 @@ pub fn state() -> impl Strategy<Value = State> {
                 settings: Settings { cluster, limits: Limits::default() },
                 time,
                 wall,
+                entries: last_token / 3,
                 revision,
                 last_token,
                 grants_from,
@@ -612,7 +613,7 @@ pub fn assert_equal(a: &State, b: &State) {
     }
     assert_eq!(a.settings, b.settings);
     assert_eq!((a.time, a.wall, a.revision, a.last_token), (b.time, b.wall, b.revision, b.last_token));
-    assert_eq!(a.grants_from, b.grants_from);
+    assert_eq!((a.grants_from, a.entries), (b.grants_from, b.entries));
     assert_eq!(
         (a.sessions_opened, a.resources_named, a.waiters_arrived, a.registers_named),
         (b.sessions_opened, b.resources_named, b.waiters_arrived, b.registers_named)

@@ -1,0 +1,123 @@
+//! Bodies about the cluster and about sequencers: requests and answers.
+
+use serde::{Deserialize, Serialize};
+
+/// `POST /v1/sequencers`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct IssueSequencer {
+    /// The whole id of the session that holds the lease.
+    pub session: String,
+    /// The resource.
+    pub resource: String,
+    /// The slot of it, for a semaphore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
+}
+
+/// `POST /v1/sequencers:check`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckSequencer {
+    /// A compact JWS.
+    pub sequencer: String,
+}
+
+/// `POST /v1/cluster:step-down`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepDown {
+    /// To this node; without it, to whichever is furthest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<u64>,
+}
+
+/// `POST /v1/cluster/nodes`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AddNode {
+    /// Its id.
+    pub node: u64,
+    /// Where peers reach it.
+    pub peer_address: String,
+}
+
+/// A signed statement of a grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SequencerIssued {
+    /// A compact JWS.
+    pub sequencer: String,
+}
+
+/// What is known of a sequencer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SequencerChecked {
+    /// `valid`, `stale` or `unknown`.
+    pub verdict: String,
+    /// The token presented.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presented: Option<u64>,
+    /// The newest token of its scope.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seen: Option<u64>,
+}
+
+/// One node of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its id.
+    pub node: u64,
+    /// Where peers reach it.
+    pub peer_address: String,
+    /// Where clients reach it.
+    pub client_address: String,
+    /// `leader`, `follower`, `learner` or `candidate`.
+    pub role: String,
+    /// Whether the leader hears it.
+    pub reachable: bool,
+    /// The last log index that it is known to have.
+    pub last_log: Option<u64>,
+    /// Its version.
+    pub version: String,
+    /// The random identity of its data directory.
+    pub identity: String,
+}
+
+/// The cluster, as the node that answers sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// The cluster's id.
+    pub cluster: String,
+    /// Who leads; `null` while nobody does.
+    pub leader: Option<u64>,
+    /// The term.
+    pub term: u64,
+    /// Everybody.
+    pub nodes: Vec<NodeStatus>,
+    /// The node that answers.
+    pub node: u64,
+    /// The last log index that it has applied.
+    pub applied: u64,
+    /// The last log index that it knows to be committed.
+    pub committed: u64,
+    /// Its revision.
+    pub revision: u64,
+    /// The last token issued.
+    pub last_token: u64,
+    /// Cluster time, in microseconds.
+    pub cluster_time_us: u64,
+    /// How many sessions there are.
+    pub sessions: u64,
+    /// How many resources are held, waited for, resting or pinned.
+    pub leases: u64,
+    /// How many acquires stand in line.
+    pub waiters: u64,
+    /// The hash of the state at log index `applied`, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_hash: Option<String>,
+    /// Whether the cluster survives the loss of a node.
+    pub fault_tolerant: bool,
+    /// After a restore nothing is granted for this long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restoring_ms: Option<u64>,
+}
