@@ -35,6 +35,11 @@ impl Failure {
     pub(crate) fn overloaded() -> Failure {
         Failure::Overloaded { retry_after: Duration::from_millis(100) }
     }
+
+    /// The node went down with the request on its desk.
+    pub(crate) fn stopped_meanwhile() -> Failure {
+        Failure::Unknown { reason: "this node stopped before the answer came".into() }
+    }
 }
 
 impl From<ProposeError> for Failure {

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tenure_core::{Applied, Event, EventKind, Revision, SessionNumber};
+use tenure_core::{Applied, Event, EventKind, Machine, Revision, SessionNumber};
 use tokio::sync::{mpsc, watch};
 
 use crate::tally::Tally;
@@ -20,6 +20,7 @@ const LISTENER_EVENTS_MAX: usize = 1_024;
 #[derive(Debug)]
 pub struct Hub {
     revision: watch::Sender<Revision>,
+    entries: watch::Sender<u64>,
     listeners: Mutex<Listeners>,
     tally: Tally,
 }
@@ -43,6 +44,7 @@ impl Hub {
     pub fn new() -> Arc<Hub> {
         Arc::new(Hub {
             revision: watch::Sender::new(Revision::default()),
+            entries: watch::Sender::new(0),
             listeners: Mutex::default(),
             tally: Tally::default(),
         })
@@ -51,6 +53,11 @@ impl Hub {
     /// The revision, as entries are applied.
     pub fn revision(&self) -> watch::Receiver<Revision> {
         self.revision.subscribe()
+    }
+
+    /// How many entries this node has applied.
+    pub fn entries(&self) -> watch::Receiver<u64> {
+        self.entries.subscribe()
     }
 
     /// What happens to one session from now on.
@@ -68,8 +75,9 @@ impl Hub {
         &self.tally
     }
 
-    pub(crate) fn publish(&self, applied: &Applied, revision: Revision) {
+    pub(crate) fn publish(&self, applied: &Applied, machine: &Machine) {
         self.tally.applied(applied);
+        self.entries.send_replace(machine.entries());
         if applied.events.is_empty() {
             return;
         }
@@ -83,13 +91,14 @@ impl Hub {
             }
         }
         drop(listeners);
-        self.revision.send_replace(revision);
+        self.revision.send_replace(machine.revision());
     }
 
     /// The machine was replaced by a snapshot: everybody must look again.
-    pub(crate) fn reset(&self, revision: Revision) {
+    pub(crate) fn reset(&self, machine: &Machine) {
         self.listeners.lock().by_session.clear();
-        self.revision.send_replace(revision);
+        self.entries.send_replace(machine.entries());
+        self.revision.send_replace(machine.revision());
     }
 }
 

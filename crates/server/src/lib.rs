@@ -7,6 +7,7 @@
 mod config;
 mod desk;
 mod failure;
+mod forward;
 mod hub;
 mod node;
 mod probe;

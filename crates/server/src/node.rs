@@ -11,11 +11,12 @@ use tenure_core::{
     Acquire, AcquireBy, Answer, Caller, Command, Done, EndReason, EventKind, Grant, Machine, Refusal,
     Renewal, RenewalAnswer, ResourceName, Secret, SessionId,
 };
-use tenure_replica::{Entropy, Replica, Status};
+use tenure_replica::{Entropy, Leadership, NodeId, Replica, Status};
 use tokio::sync::oneshot;
 
 use crate::desk::{DeskNumbers, Mail, Trays};
 use crate::failure::Failure;
+use crate::forward::{self, Forwarder};
 use crate::hub::Hub;
 use crate::replicated::Replicated;
 
@@ -29,7 +30,18 @@ struct Inner {
     hub: Arc<Hub>,
     entropy: Entropy,
     numbers: Arc<Mutex<DeskNumbers>>,
+    forwarder: Forwarder,
 }
+
+/// Who puts commands into the log.
+enum Route {
+    Here,
+    To(NodeId),
+    Nowhere,
+}
+
+/// How long a follower may take to come as far as the leader was when it confirmed a read.
+const CATCH_UP_WITHIN: Duration = Duration::from_secs(2);
 
 /// What a node shows of itself.
 #[derive(Clone, Debug)]
@@ -48,23 +60,36 @@ impl Node {
         entropy: Entropy,
         numbers: Arc<Mutex<DeskNumbers>>,
     ) -> Node {
-        Node(Arc::new(Inner { replica, trays, hub, entropy, numbers }))
+        let forwarder = Forwarder::new(replica.clone());
+        let node = Node(Arc::new(Inner { replica, trays, hub, entropy, numbers, forwarder }));
+        node.0.replica.serve_forwarded(forward::handler(node.clone()));
+        node
     }
 
-    /// Puts a command through the log and gives what applying it answered.
+    /// Puts a command through the log, here or at the leader, and gives what applying it answered.
     pub async fn submit(&self, command: Command) -> Result<Answer, Failure> {
-        let opens = match &command {
-            Command::Open(_) => true,
-            Command::Acquire(acquire) => matches!(acquire.by, AcquireBy::Opening(_)),
-            _ => false,
-        };
         let mut encoded = Vec::new();
         tenure_wire::encode_command(&command, &mut encoded);
+        match self.leader() {
+            Route::Here => self.post(encoded, opens(&command)).await,
+            Route::To(leader) => self.0.forwarder.command(leader, encoded).await,
+            Route::Nowhere => Err(Failure::NoLeader { leader: None }),
+        }
+    }
+
+    /// Puts an encoded command through this node's own desk.
+    pub(crate) async fn submit_here(&self, encoded: Vec<u8>) -> Result<Answer, Failure> {
+        // Another node made these bytes; what is put into the log must be readable by all.
+        let command = tenure_wire::decode_command(&encoded).map_err(|error| Failure::Unknown {
+            reason: format!("a forwarded command is unreadable: {error}"),
+        })?;
+        self.post(encoded, opens(&command)).await
+    }
+
+    async fn post(&self, encoded: Vec<u8>, opens: bool) -> Result<Answer, Failure> {
         let (reply, answer) = oneshot::channel();
         self.0.trays.put(Mail::Command { encoded, opens, reply: Some(reply) });
-        answer
-            .await
-            .unwrap_or(Err(Failure::Unknown { reason: "this node stopped before the answer came".into() }))
+        answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
     }
 
     /// Renews sessions, each named by its id and the number of the transmission (zero for callers that keep
@@ -74,8 +99,8 @@ impl Node {
         // are never reused, so what is true once stays true until the session ends.
         let mut known = self.known(&renewals);
         if known.contains(&false) {
-            // This node may be behind, or deposed: only a confirmed leader may say that a session is unknown.
-            self.0.replica.read_barrier().await?;
+            // This node may be behind, or deposed: only a confirmed reading may say that a session is unknown.
+            self.ready().await?;
             known = self.known(&renewals);
         }
         let mail: Vec<Renewal> = renewals
@@ -84,21 +109,45 @@ impl Node {
             .filter(|(_, known)| **known)
             .map(|((id, number), _)| Renewal { session: id.number, number: *number })
             .collect();
-        let mut answers = if mail.is_empty() {
-            Vec::new()
-        } else {
-            let (reply, answer) = oneshot::channel();
-            self.0.trays.put(Mail::Renewals { renewals: mail, reply });
-            let stopped =
-                || Err(Failure::Unknown { reason: "this node stopped before the answer came".into() });
-            answer.await.unwrap_or_else(|_| stopped())?
-        }
-        .into_iter();
+        let answers = if mail.is_empty() { Vec::new() } else { self.renew_checked(mail).await? };
+        let mut answers = answers.into_iter();
         let mut next = || answers.next().expect("one answer per renewal");
         Ok(known
             .into_iter()
             .map(|known| if known { next() } else { RenewalAnswer::UnknownSession })
             .collect())
+    }
+
+    /// Renews sessions whose ids have been checked on this node.
+    pub async fn renew_checked(&self, renewals: Vec<Renewal>) -> Result<Vec<RenewalAnswer>, Failure> {
+        match self.leader() {
+            Route::Here => self.renew_here(renewals).await,
+            Route::To(leader) => self.0.forwarder.renew(leader, renewals).await,
+            Route::Nowhere => Err(Failure::NoLeader { leader: None }),
+        }
+    }
+
+    /// Puts renewals through this node's own desk.
+    pub(crate) async fn renew_here(&self, renewals: Vec<Renewal>) -> Result<Vec<RenewalAnswer>, Failure> {
+        let (reply, answer) = oneshot::channel();
+        self.0.trays.put(Mail::Renewals { renewals, reply });
+        answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
+    }
+
+    /// How far a reader anywhere must have applied to see everything acknowledged before this call.
+    pub(crate) async fn read_index_here(&self) -> Result<u64, Failure> {
+        self.0.replica.read_barrier().await?;
+        Ok(self.glance(Machine::entries))
+    }
+
+    fn leader(&self) -> Route {
+        match *self.0.replica.leadership().borrow() {
+            Leadership::Leader(_) => Route::Here,
+            Leadership::Follower { leader: Some(leader) } if leader != self.0.replica.node() => {
+                Route::To(leader)
+            }
+            Leadership::Follower { .. } => Route::Nowhere,
+        }
     }
 
     fn known(&self, renewals: &[(SessionId, u64)]) -> Vec<bool> {
@@ -108,7 +157,7 @@ impl Node {
 
     /// Looks at the machine once it shows everything that was acknowledged anywhere before this call.
     pub async fn read<T>(&self, look: impl FnOnce(&Machine) -> T + Send) -> Result<T, Failure> {
-        self.0.replica.read_barrier().await?;
+        self.ready().await?;
         Ok(self.glance(look))
     }
 
@@ -170,9 +219,21 @@ impl Node {
         NodeStatus { replica: self.0.replica.status(), desk: *self.0.numbers.lock() }
     }
 
-    /// Whether a leader is known and serves: what readiness means.
+    /// Waits until this node shows everything that was acknowledged anywhere before this call: a leader is
+    /// known and serves, and this node keeps up with it.
     pub async fn ready(&self) -> Result<(), Failure> {
-        self.0.replica.read_barrier().await.map_err(Failure::from)
+        let entries = match self.leader() {
+            Route::Here => return self.0.replica.read_barrier().await.map_err(Failure::from),
+            Route::To(leader) => self.0.forwarder.read_index(leader).await?,
+            Route::Nowhere => return Err(Failure::NoLeader { leader: None }),
+        };
+        let mut applied = self.0.hub.entries();
+        let caught_up = applied.wait_for(|applied| *applied >= entries);
+        match tokio::time::timeout(CATCH_UP_WITHIN, caught_up).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(_)) => Err(Failure::Stopping),
+            Err(_) => Err(Failure::NoLeader { leader: None }),
+        }
     }
 
     /// A probe of the leader has come in through the client port.
@@ -182,6 +243,15 @@ impl Node {
 
     pub(crate) fn replica(&self) -> &Replica<Replicated> {
         &self.0.replica
+    }
+}
+
+/// Whether a command opens a session, and so stands in the line ahead of everything else.
+fn opens(command: &Command) -> bool {
+    match command {
+        Command::Open(_) => true,
+        Command::Acquire(acquire) => matches!(acquire.by, AcquireBy::Opening(_)),
+        _ => false,
     }
 }
 

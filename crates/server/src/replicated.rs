@@ -59,7 +59,7 @@ impl StateMachine for Replicated {
         // read must not be skipped: this node would then agree with nobody.
         let entry = tenure_wire::decode_entry(entry).unwrap_or_else(|error| panic!("cannot apply: {error}"));
         let mut applied = self.machine.apply(entry);
-        self.hub.publish(&applied, self.machine.revision());
+        self.hub.publish(&applied, &self.machine);
         applied.events = Vec::new();
         AppliedEntry { applied, time: self.time() }
     }
@@ -90,6 +90,6 @@ impl StateMachine for Replicated {
                 Machine::from_state(*state).expect("a state taken from a machine is sound")
             }
         };
-        self.hub.reset(self.machine.revision());
+        self.hub.reset(&self.machine);
     }
 }

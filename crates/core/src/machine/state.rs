@@ -65,6 +65,8 @@ pub struct State {
     pub time: ClusterTime,
     /// The last entry's calendar time, for display.
     pub wall: WallTime,
+    /// How many entries were applied: the same on every node that has come equally far.
+    pub entries: u64,
     /// The counter of visible changes.
     pub revision: Revision,
     /// The last token issued; zero before the first.
@@ -101,6 +103,7 @@ impl Default for State {
             settings: Settings { cluster: [0; 16], limits: Limits::default() },
             time: ClusterTime::ZERO,
             wall: WallTime::default(),
+            entries: 0,
             revision: Revision::default(),
             last_token: 0,
             grants_from: ClusterTime::ZERO,

@@ -7,7 +7,7 @@ use core::ops::Bound;
 use core::time::Duration;
 
 use super::Machine;
-use super::state::{FenceRecord, Resource, ResourceNumber, State, Totals, Transition};
+use super::state::{FenceRecord, Hold, Resource, ResourceNumber, State, Totals, Transition};
 use crate::answer::{Grant, Holding, Register};
 use crate::command::{KindSetting, Mode};
 use crate::event::Event;
@@ -140,10 +140,14 @@ impl Machine {
         }
     }
 
-    fn live_holds<'a>(&'a self, resource: &'a Resource) -> impl Iterator<Item = &'a super::state::Hold> {
+    /// The leases that have not ended, cleared away or not.
+    pub(super) fn live_holds<'a>(&'a self, resource: &'a Resource) -> impl Iterator<Item = &'a Hold> {
         resource.holds.iter().filter(|hold| {
-            self.has_not_ended(hold.session)
-                && hold.notice().is_none_or(|notice| notice.ends_at > self.state.time)
+            let noticed_away = hold.notice().is_some_and(|notice| notice.ends_at <= self.state.time);
+            // A session past its deadline keeps what has a hard limit, until that.
+            let session_keeps = !self.is_due(hold.session)
+                || (hold.policies().hard_limit.is_some() && self.has_not_ended(hold.session));
+            session_keeps && !noticed_away
         })
     }
 
@@ -227,30 +231,23 @@ impl Machine {
             open_for: self.state.time.since(session.opened_at),
             leases: session.leases.len(),
             waiters: session.more.as_ref().map_or(0, |more| more.waiters.len()),
-            lapsed: pulse.lapsed,
+            lapsed: !self.is_live(number),
         })
     }
 
     /// What a session holds, for the one who knows its id: what a client asks that missed something.
     pub fn leases_of(&self, id: &SessionId) -> Option<Vec<Grant>> {
         let session = self.known(*id).ok()?;
-        let leases = &self.session(session).leases;
-        Some(
-            leases
-                .iter()
-                .filter(|number| {
-                    let hold = self.resource(**number).hold_of(session);
-                    hold.and_then(|hold| hold.notice()).is_none_or(|notice| notice.ends_at > self.state.time)
-                })
-                .map(|number| self.grant_of(*number, session, Duration::ZERO))
-                .collect(),
-        )
+        let held = |number: &&ResourceNumber| {
+            self.live_holds(self.resource(**number)).any(|hold| hold.session == session)
+        };
+        let leases = self.session(session).leases.iter().filter(held);
+        Some(leases.map(|number| self.grant_of(*number, session, Duration::ZERO)).collect())
     }
 
     /// Whether an acquire of this session, named by its number or else by what it asked for, stands in line.
     pub fn waits(&self, session: SessionNumber, number: Option<u64>, resources: &[ResourceName]) -> bool {
-        let waiters =
-            self.state.sessions.get(session).and_then(|session| session.more.as_ref()).map(|m| &m.waiters);
+        let waiters = self.state.sessions.get(session).and_then(|session| session.more.as_ref()).map(|m| &m.waiters);
         waiters.into_iter().flatten().any(|waiter| {
             let Some(view) = self.waiter_view(*waiter) else { return false };
             let waiter = self.waiter(*waiter);
@@ -295,6 +292,11 @@ impl Machine {
     /// The events after `revision`; or, if they are no longer all here, the revision to start again from.
     pub fn events_after(&self, revision: Revision) -> Result<impl Iterator<Item = &Event>, Revision> {
         self.events.after(revision)
+    }
+
+    /// How many entries were applied: what a reader on another node must have come to.
+    pub fn entries(&self) -> u64 {
+        self.state.entries
     }
 
     /// The present revision.

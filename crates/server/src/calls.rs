@@ -1,0 +1,265 @@
+//! What both surfaces can ask of a node, in checked types: one function per call.
+//!
+//! Handlers decode, ask here, and encode. Nothing here decides anything about leases; it takes a turn, puts
+//! the command through the log or looks at the machine, and gives refusals and failures their words.
+
+use std::time::Duration;
+
+use tenure_core::state::Transition;
+use tenure_core::{
+    Acquire, Command, Done, Grant, Holding, HolderName, LeaseView, Machine, Register, RegisterKey,
+    RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber, SessionView, Token, Wait,
+};
+use tenure_wire::{ApiError, Code};
+
+use crate::failure::Failure;
+use crate::front::Api;
+
+/// How many items a page of a list has, if the caller does not say, and at most.
+const PAGE_DEFAULT: usize = 100;
+const PAGE_MAX: usize = 1_000;
+/// Renewals in one request: what a host agent with many processes sends at once.
+const RENEWALS_MAX: usize = 20_000;
+/// An election takes about this long.
+const LEADER_AFTER: Duration = Duration::from_millis(500);
+
+/// A session as its opener is told of it.
+pub(crate) struct Opened {
+    pub session: SessionId,
+    pub holder: HolderName,
+    pub ttl: Duration,
+    /// The number of the transmission that this answers.
+    pub number: u64,
+}
+
+/// All resources asked for are held.
+pub(crate) struct Granted {
+    pub grants: Vec<Grant>,
+    /// Set when the acquire opened its session and counts as its open: the number of that transmission.
+    pub opened: Option<u64>,
+}
+
+/// Leases under notice, or ended.
+pub(crate) struct Revoked {
+    pub holdings: Vec<Holding>,
+    pub token: Option<Token>,
+}
+
+/// Registers read and written.
+pub(crate) struct Written {
+    pub succeeded: bool,
+    pub revision: Revision,
+    pub results: Vec<Register>,
+}
+
+/// How a failure is told: what the caller may assume, and when to ask again.
+pub(crate) fn failed(failure: Failure) -> ApiError {
+    match failure {
+        Failure::NoLeader { .. } => ApiError::no_leader(LEADER_AFTER),
+        Failure::Overloaded { retry_after } => ApiError::overloaded("a queue is full", retry_after),
+        Failure::Unknown { reason } => ApiError::unknown_outcome(&reason),
+        Failure::Stopping => stopping(),
+    }
+}
+
+/// This node is going away.
+pub(crate) fn stopping() -> ApiError {
+    ApiError::new(Code::ShuttingDown, "this node is shutting down; nothing was done")
+        .hint("ask another node, or this one again once it is back")
+        .retry_after(LEADER_AFTER)
+}
+
+/// How many items a page may have.
+pub(crate) fn page(limit: Option<u64>) -> Result<usize, ApiError> {
+    match limit {
+        None => Ok(PAGE_DEFAULT),
+        Some(0) => Err(ApiError::invalid("a limit of 0 lists nothing").hint(format!("ask for 1 to {PAGE_MAX}"))),
+        // More than a page is no mistake: the answer says where to go on.
+        Some(limit) => Ok(usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX)),
+    }
+}
+
+/// The machine answered a command with what belongs to another: a bug of this node.
+fn unexpected<T>(done: &Done) -> Result<T, ApiError> {
+    tracing::error!(?done, "an answer does not fit its command");
+    Err(ApiError::new(Code::Internal, "the answer does not fit the command")
+        .hint("this is a bug of the server; its log says more"))
+}
+
+impl Api {
+    /// Puts a short command through the log.
+    async fn submit(&self, command: Command) -> Result<Done, ApiError> {
+        let _turn = self.call_turn()?;
+        Ok(self.node.submit(command).await.map_err(failed)??)
+    }
+
+    /// Looks at the machine: at everything acknowledged before, or only at what this node has applied.
+    async fn look<T>(&self, stale: bool, look: impl FnOnce(&Machine) -> T + Send) -> Result<T, ApiError> {
+        let _turn = self.call_turn()?;
+        if stale { Ok(self.node.glance(look)) } else { self.node.read(look).await.map_err(failed) }
+    }
+
+    /// For commands that answer with nothing.
+    pub async fn quiet(&self, command: Command) -> Result<(), ApiError> {
+        match self.submit(command).await? {
+            Done::Nothing => Ok(()),
+            other => unexpected(&other),
+        }
+    }
+
+    // Sessions.
+
+    pub async fn open(&self, command: Command) -> Result<Opened, ApiError> {
+        match self.submit(command).await? {
+            Done::Opened { session, holder, ttl, number } => Ok(Opened { session, holder, ttl, number }),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Renews sessions; answers in order.
+    pub async fn renew(&self, renewals: Vec<(SessionId, u64)>) -> Result<Vec<RenewalAnswer>, ApiError> {
+        if renewals.len() > RENEWALS_MAX {
+            return Err(ApiError::invalid(format!("{} renewals in one request", renewals.len()))
+                .hint(format!("send at most {RENEWALS_MAX} at once")));
+        }
+        let _turn = self.renewal_turn()?;
+        self.node.renew(renewals).await.map_err(failed)
+    }
+
+    /// Closes a session and says how many leases it gave back.
+    pub async fn close(&self, command: Command) -> Result<u32, ApiError> {
+        match self.submit(command).await? {
+            Done::Closed { released } => Ok(released),
+            other => unexpected(&other),
+        }
+    }
+
+    pub async fn sessions(
+        &self,
+        after: Option<SessionNumber>,
+        limit: usize,
+    ) -> Result<(Vec<SessionView>, Option<SessionNumber>), ApiError> {
+        self.look(false, |machine| machine.sessions(after, limit)).await
+    }
+
+    // Leases.
+
+    /// Acquires, in line if asked to. The call is under way until it is granted, refused or gives up.
+    pub async fn acquire(&self, acquire: Acquire) -> Result<Granted, ApiError> {
+        let answer = if acquire.wait == Wait::No {
+            let _turn = self.call_turn()?;
+            self.node.acquire(acquire).await
+        } else {
+            let _turn = self.wait_turn()?;
+            let _counted = self.traffic.waiting();
+            tokio::select! {
+                biased;
+                answer = self.node.acquire(acquire) => answer,
+                // Whether it was granted at this very moment is not known here; its wait is undone.
+                () = self.stopping() => Err(Failure::Unknown { reason: "this node is shutting down".into() }),
+            }
+        };
+        match answer.map_err(failed)?? {
+            Done::Granted { grants, opened } => Ok(Granted { grants, opened }),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Cancels an acquire and says whether it had been granted.
+    pub async fn cancel(&self, command: Command) -> Result<bool, ApiError> {
+        match self.submit(command).await? {
+            Done::Cancelled { released } => Ok(released),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Releases a lease and says whether there was one.
+    pub async fn release(&self, command: Command) -> Result<bool, ApiError> {
+        match self.submit(command).await? {
+            Done::Released { released } => Ok(released),
+            other => unexpected(&other),
+        }
+    }
+
+    pub async fn transfer(&self, command: Command) -> Result<Grant, ApiError> {
+        match self.submit(command).await? {
+            Done::Transferred(grant) => Ok(*grant),
+            other => unexpected(&other),
+        }
+    }
+
+    pub async fn revoke(&self, command: Command) -> Result<Revoked, ApiError> {
+        match self.submit(command).await? {
+            Done::Revoked { holdings, token } => Ok(Revoked { holdings, token }),
+            other => unexpected(&other),
+        }
+    }
+
+    /// Takes a token for nobody.
+    pub async fn barrier(&self, resource: ResourceName) -> Result<Token, ApiError> {
+        match self.submit(Command::Barrier { resource }).await? {
+            Done::BarrierTaken { token } => Ok(token),
+            other => unexpected(&other),
+        }
+    }
+
+    pub async fn lease(&self, name: &ResourceName, stale: bool) -> Result<(LeaseView, Revision), ApiError> {
+        let (lease, revision) =
+            self.look(stale, |machine| (machine.lease(name), machine.revision())).await?;
+        Ok((lease.ok_or_else(|| ApiError::not_found("resource", name.as_str()))?, revision))
+    }
+
+    pub async fn leases(
+        &self,
+        prefix: &str,
+        after: Option<&ResourceName>,
+        limit: usize,
+        stale: bool,
+    ) -> Result<(Vec<LeaseView>, Option<ResourceName>, Revision), ApiError> {
+        self.look(stale, |machine| {
+            let (leases, next) = machine.leases(prefix, after, limit);
+            (leases, next, machine.revision())
+        })
+        .await
+    }
+
+    /// The present and past leases of a resource, the newest last.
+    pub async fn history(&self, name: &ResourceName) -> Result<(LeaseView, Vec<Transition>), ApiError> {
+        let found = self.look(false, |machine| machine.lease(name).zip(machine.history(name))).await?;
+        found.ok_or_else(|| ApiError::not_found("resource", name.as_str()))
+    }
+
+    // Registers.
+
+    pub async fn write(&self, command: Command) -> Result<Written, ApiError> {
+        match self.submit(command).await? {
+            Done::Written { succeeded, revision, results } => Ok(Written { succeeded, revision, results }),
+            other => unexpected(&other),
+        }
+    }
+
+    pub async fn register(&self, key: &RegisterKey, stale: bool) -> Result<(Register, Revision), ApiError> {
+        self.look(stale, |machine| (machine.register(key), machine.revision())).await
+    }
+
+    pub async fn registers(
+        &self,
+        prefix: &[u8],
+        after: Option<&RegisterKey>,
+        limit: usize,
+        stale: bool,
+    ) -> Result<(Vec<Register>, Option<RegisterKey>, Revision), ApiError> {
+        self.look(stale, |machine| {
+            let (registers, next) = machine.registers(prefix, after, limit);
+            (registers, next, machine.revision())
+        })
+        .await
+    }
+
+    // The node.
+
+    /// Whether a leader is known and serves.
+    pub async fn ready(&self) -> Result<(), ApiError> {
+        self.node.ready().await.map_err(failed)
+    }
+}

@@ -1,0 +1,362 @@
+//! The page at `/metrics`: what this node counts, as Prometheus reads it.
+//!
+//! Every family has a help text and its unit in its name. Numbers for people and alerts; nothing decides by
+//! them. [`Traffic`] counts what the front ends see; the rest is asked of the node when the page is asked for.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tenure_core::EndReason;
+use tenure_replica::Role;
+
+use crate::node::Node;
+use crate::tally::Durations;
+
+/// Which front end a request came through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Surface {
+    Http,
+    Grpc,
+}
+
+impl Surface {
+    fn as_str(self) -> &'static str {
+        match self {
+            Surface::Http => "http",
+            Surface::Grpc => "grpc",
+        }
+    }
+}
+
+/// What the front ends of a node see.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    connections_accepted: AtomicU64,
+    connections_closed: AtomicU64,
+    connections_refused: AtomicU64,
+    watchers: AtomicU64,
+    watchers_ended: AtomicU64,
+    waits: AtomicU64,
+    waits_ended: AtomicU64,
+    calls: Mutex<BTreeMap<(Surface, &'static str), Calls>>,
+}
+
+#[derive(Debug)]
+struct Calls {
+    /// By the stable code of their answers.
+    answered: BTreeMap<&'static str, u64>,
+    took: Durations,
+}
+
+/// Counts something that is under way for as long as this exists.
+pub(crate) struct UnderWay {
+    traffic: std::sync::Arc<Traffic>,
+    ended: fn(&Traffic) -> &AtomicU64,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        (self.ended)(&self.traffic).fetch_add(1, Relaxed);
+    }
+}
+
+impl Traffic {
+    pub(crate) fn connection_opened(&self) {
+        self.connections_accepted.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn connection_closed(&self) {
+        self.connections_closed.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn connection_refused(&self) {
+        self.connections_refused.fetch_add(1, Relaxed);
+    }
+
+    /// Somebody watches, as long as what is returned exists.
+    pub(crate) fn watching(self: &std::sync::Arc<Self>) -> UnderWay {
+        self.watchers.fetch_add(1, Relaxed);
+        UnderWay { traffic: self.clone(), ended: |traffic| &traffic.watchers_ended }
+    }
+
+    /// Somebody waits in line, as long as what is returned exists.
+    pub(crate) fn waiting(self: &std::sync::Arc<Self>) -> UnderWay {
+        self.waits.fetch_add(1, Relaxed);
+        UnderWay { traffic: self.clone(), ended: |traffic| &traffic.waits_ended }
+    }
+
+    /// A request was answered: with which code, and after how long.
+    pub(crate) fn answered(
+        &self,
+        surface: Surface,
+        call: &'static str,
+        code: &'static str,
+        took: Duration,
+    ) {
+        let mut all = self.calls.lock();
+        let calls = all
+            .entry((surface, call))
+            .or_insert_with(|| Calls { answered: BTreeMap::new(), took: Durations::short() });
+        *calls.answered.entry(code).or_default() += 1;
+        calls.took.add(took);
+    }
+
+    fn open(opened: &AtomicU64, ended: &AtomicU64) -> u64 {
+        // Ended is read first: what opens in between may be missed, but the difference never wraps.
+        let ended = ended.load(Relaxed);
+        opened.load(Relaxed).saturating_sub(ended)
+    }
+
+    fn render(&self, page: &mut Page) {
+        page.gauge("tenure_connections", "Client connections open now.")
+            .value(Self::open(&self.connections_accepted, &self.connections_closed));
+        page.counter("tenure_connections_accepted_total", "Client connections accepted since the start.")
+            .value(self.connections_accepted.load(Relaxed));
+        page.counter("tenure_connections_refused_total", "Client connections refused because too many were open.")
+            .value(self.connections_refused.load(Relaxed));
+        page.gauge("tenure_watchers", "Watch streams open on this node now.")
+            .value(Self::open(&self.watchers, &self.watchers_ended));
+        page.gauge("tenure_waiting_requests", "Acquires that wait for their turn on this node now.")
+            .value(Self::open(&self.waits, &self.waits_ended));
+        let calls = self.calls.lock();
+        let mut requests = page
+            .counter("tenure_requests_total", "Requests answered, by the code of the answer (`ok` if it was done).");
+        for ((surface, call), calls) in calls.iter() {
+            for (code, count) in &calls.answered {
+                requests.labelled(&[("surface", surface.as_str()), ("call", call), ("code", code)], count);
+            }
+        }
+        let mut took = page.histogram(
+            "tenure_request_duration_seconds",
+            "From a request's head to its answer's; an acquire that waits and a watch count until they are answered.",
+        );
+        for ((surface, call), calls) in calls.iter() {
+            took.durations(&[("surface", surface.as_str()), ("call", call)], calls.took.buckets(), calls.took.sum());
+        }
+    }
+}
+
+/// The whole page.
+pub(crate) fn render(node: &Node, traffic: &Traffic) -> String {
+    let mut page = Page(String::with_capacity(16 << 10));
+    page.gauge("tenure_build_info", "Always 1; the version is in the label.")
+        .labelled(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    render_machine(node, &mut page);
+    render_tally(node, &mut page);
+    render_replica(node, &mut page);
+    traffic.render(&mut page);
+    page.0
+}
+
+fn render_machine(node: &Node, page: &mut Page) {
+    let (counts, totals, revision, token, time) = node.glance(|machine| {
+        let token = machine.last_token().map_or(0, |token| token.get());
+        (machine.counts(), *machine.totals(), machine.revision().get(), token, machine.time())
+    });
+    page.gauge("tenure_sessions", "Sessions alive, those ended and not yet cleared away among them.")
+        .value(counts.sessions);
+    page.gauge("tenure_resources", "Resources that are held, waited for, resting or pinned.").value(counts.leases);
+    page.gauge("tenure_resources_remembered", "Free resources whose history is remembered.")
+        .value(counts.remembered);
+    page.gauge("tenure_waiters", "Acquires that stand in line.").value(counts.waiters);
+    page.gauge("tenure_registers", "Registers that exist, or whose guard is remembered.").value(counts.registers);
+    page.counter("tenure_revision_total", "Visible changes so far: the cluster's revision.").value(revision);
+    page.counter("tenure_tokens_total", "The last fencing token issued.").value(token);
+    page.counter("tenure_cluster_time_seconds_total", "Cluster time: what the log itself has counted.")
+        .value(Duration::from_micros(time.as_micros()).as_secs_f64());
+    page.counter("tenure_grants_total", "Leases granted.").value(totals.grants);
+    let mut ends = page.counter("tenure_ends_total", "Leases ended, by reason.");
+    for (why, count) in EndReason::ALL.iter().zip(totals.ends) {
+        ends.labelled(&[("why", why.as_str())], count);
+    }
+    page.counter("tenure_renewals_total", "Renewals that were answered ok, over the cluster's life.")
+        .value(totals.renewals);
+    page.counter("tenure_sessions_expired_total", "Sessions ended for want of a renewal.")
+        .value(totals.sessions_expired);
+    page.counter("tenure_fence_refusals_total", "Stale writes refused by fences, as they reported.")
+        .value(totals.refused);
+    page.counter("tenure_register_refusals_total", "Stale guarded writes that the registers refused.")
+        .value(totals.register_refusals);
+    page.counter("tenure_holder_pauses_total", "Pauses that holders reported.").value(totals.pauses);
+    page.counter("tenure_leader_changes_total", "Leaders that took office.").value(totals.leader_changes);
+}
+
+fn render_tally(node: &Node, page: &mut Page) {
+    let tally = node.hub().tally();
+    page.counter("tenure_entries_applied_total", "Log entries applied by this node since its start.")
+        .value(tally.entries.load(Relaxed));
+    page.counter("tenure_commands_applied_total", "Commands applied by this node since its start.")
+        .value(tally.commands.load(Relaxed));
+    page.counter("tenure_commands_refused_total", "Commands that applying refused, since this node's start.")
+        .value(tally.refusals.load(Relaxed));
+    page.counter("tenure_renewals_applied_total", "Renewals applied by this node since its start.")
+        .value(tally.renewals.load(Relaxed));
+    page.gauge("tenure_entry_largest_commands", "The most renewals and commands that one entry had.")
+        .value(tally.batch_largest.load(Relaxed));
+    page.histogram("tenure_expiry_lateness_seconds", "Cluster time by which expired leases outlived their deadline.")
+        .durations(&[], tally.late.buckets(), tally.late.sum());
+    page.histogram("tenure_wait_seconds", "How long granted acquires had stood in line.")
+        .durations(&[], tally.waited.buckets(), tally.waited.sum());
+    page.histogram("tenure_hold_seconds", "How long leases were held.")
+        .durations(&[], tally.held.buckets(), tally.held.sum());
+}
+
+fn render_replica(node: &Node, page: &mut Page) {
+    let status = node.status();
+    let (replica, desk) = (&status.replica, &status.desk);
+    page.gauge("tenure_node", "This node's number.").value(replica.node);
+    page.gauge("tenure_leader", "The leader's number; zero while none is known.").value(replica.leader.unwrap_or(0));
+    page.gauge("tenure_is_leader", "1 on the node that leads.").value(u8::from(replica.role == Role::Leader));
+    page.gauge("tenure_term", "The current term.").value(replica.term);
+    page.gauge("tenure_voters", "Members that vote.").value(replica.voters.len());
+    page.gauge("tenure_log_last_index", "The last entry in this node's log.")
+        .value(replica.last_log_index.unwrap_or(0));
+    page.gauge("tenure_log_committed_index", "The last entry known to be committed.")
+        .value(replica.committed.unwrap_or(0));
+    page.gauge("tenure_log_applied_index", "The last entry applied.").value(replica.applied.unwrap_or(0));
+    page.gauge("tenure_snapshot_index", "The last entry covered by a snapshot.")
+        .value(replica.snapshot_index.unwrap_or(0));
+    page.gauge("tenure_log_disk_bytes", "Size of the log's files.").value(replica.log.disk_bytes);
+    page.gauge("tenure_log_segments", "Files of the log.").value(replica.log.segments);
+    page.counter("tenure_log_written_bytes_total", "Bytes written to the log since the start.")
+        .value(replica.log.written_bytes);
+    page.counter("tenure_log_frames_total", "Group commits written since the start.").value(replica.log.frames);
+    page.counter("tenure_log_records_total", "Records in these group commits.").value(replica.log.records);
+    page.gauge("tenure_log_sync_longest_seconds", "The longest sync of the log since the start.")
+        .value(replica.log.sync.longest.as_secs_f64());
+    let durations = &replica.log.sync.durations;
+    page.histogram("tenure_log_sync_seconds", "How long syncing the log took.").durations(
+        &[],
+        durations.buckets.iter().copied(),
+        durations.sum,
+    );
+    let mut lag = page.gauge("tenure_peer_lag_entries", "On the leader: how many entries a member is behind.");
+    for peer in &replica.peers {
+        if let Some(behind) = peer.lag {
+            lag.labelled(&[("node", &peer.node.to_string())], behind);
+        }
+    }
+    page.gauge("tenure_office_held", "1 while this node counts cluster time.").value(u8::from(desk.in_office));
+    page.counter("tenure_offices_total", "How often this node took office since its start.").value(desk.offices);
+    let mut waiting = page.gauge("tenure_desk_waiting", "What waits to be sealed into an entry, by line.");
+    waiting.labelled(&[("line", "renewals")], desk.waiting.renewals);
+    waiting.labelled(&[("line", "opens")], desk.waiting.opens);
+    waiting.labelled(&[("line", "commands")], desk.waiting.commands);
+    page.gauge("tenure_desk_waiting_bytes", "Bytes of the opens and commands that wait there.")
+        .value(desk.waiting.bytes);
+    page.gauge("tenure_entries_in_flight", "Entries proposed and not yet answered.").value(desk.in_flight);
+    page.counter("tenure_time_dropped_seconds_total", "Time measured and counted against nobody, because of the cap.")
+        .value(desk.dropped.as_secs_f64());
+    page.counter("tenure_desk_overloaded_total", "Commands turned away because the leader's line was full.")
+        .value(desk.overloaded);
+}
+
+/// Text in the Prometheus exposition format.
+struct Page(String);
+
+/// One family of the page: its help and type are written, its samples follow.
+struct Family<'a> {
+    page: &'a mut String,
+    name: &'static str,
+}
+
+impl Page {
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        Family { page: &mut self.0, name }
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, "gauge", help)
+    }
+
+    fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, "counter", help)
+    }
+
+    fn histogram(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, "histogram", help)
+    }
+}
+
+impl Family<'_> {
+    fn value(&mut self, value: impl Display) {
+        self.labelled(&[], value);
+    }
+
+    fn labelled(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        self.sample("", labels, value);
+    }
+
+    fn sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+        let _ = write!(self.page, "{}{suffix}", self.name);
+        for (at, (name, value)) in labels.iter().enumerate() {
+            let _ = write!(self.page, "{}{name}=\"{}\"", if at == 0 { '{' } else { ',' }, Escaped(value));
+        }
+        let _ = writeln!(self.page, "{} {value}", if labels.is_empty() { "" } else { "}" });
+    }
+
+    /// Buckets as they were counted, one by one; Prometheus wants them added up.
+    fn durations(
+        &mut self,
+        labels: &[(&str, &str)],
+        buckets: impl Iterator<Item = (Option<Duration>, u64)>,
+        sum: Duration,
+    ) {
+        let mut count = 0;
+        let mut unbounded = false;
+        let mut all = labels.to_vec();
+        for (bound, number) in buckets {
+            count += number;
+            unbounded |= bound.is_none();
+            let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.as_secs_f64().to_string());
+            all.push(("le", &bound));
+            self.sample("_bucket", &all, count);
+            all.pop();
+        }
+        if !unbounded {
+            all.push(("le", "+Inf"));
+            self.sample("_bucket", &all, count);
+        }
+        self.sample("_sum", labels, sum.as_secs_f64());
+        self.sample("_count", labels, count);
+    }
+}
+
+/// A label's value, with what would end it made harmless.
+struct Escaped<'a>(&'a str);
+
+impl Display for Escaped<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '\\' => f.write_str("\\\\"),
+            '"' => f.write_str("\\\""),
+            '\n' => f.write_str("\\n"),
+            c => f.write_char(c),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_reads_as_prometheus_wants_it() {
+        let mut page = Page(String::new());
+        page.gauge("tenure_x", "What x is.").labelled(&[("a", "q\"\\\n"), ("b", "c")], 3);
+        let ms = Duration::from_millis;
+        let buckets = [(Some(ms(1)), 2), (Some(ms(1500)), 3), (None, 1)];
+        page.histogram("tenure_y_seconds", "What y is.").durations(&[], buckets.into_iter(), ms(2500));
+        assert_eq!(
+            page.0,
+            "# HELP tenure_x What x is.\n# TYPE tenure_x gauge\ntenure_x{a=\"q\\\"\\\\\\n\",b=\"c\"} 3\n\
+             # HELP tenure_y_seconds What y is.\n# TYPE tenure_y_seconds histogram\n\
+             tenure_y_seconds_bucket{le=\"0.001\"} 2\ntenure_y_seconds_bucket{le=\"1.5\"} 5\n\
+             tenure_y_seconds_bucket{le=\"+Inf\"} 6\ntenure_y_seconds_sum 2.5\ntenure_y_seconds_count 6\n"
+        );
+    }
+}

@@ -1,0 +1,165 @@
+//! A running node: its parts put together, started and stopped in order.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_clock::{Clock, SystemClock};
+use tenure_core::{Moment, Settings};
+use tenure_replica::{Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::desk::desk;
+use crate::hub::Hub;
+use crate::listen::{Accept, Front, bind};
+use crate::node::Node;
+use crate::probe::Prober;
+use crate::replicated::Replicated;
+
+/// How long requests under way may take to end once the node is told to stop.
+const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// What a node needs of the world around it; simulation supplies its own.
+#[derive(Clone)]
+pub struct World {
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// Where everything durable goes.
+    pub disk: Arc<dyn Disk>,
+    /// How nodes reach each other, and the leader its own client port.
+    pub network: Arc<dyn Network>,
+    /// Random bits.
+    pub entropy: Entropy,
+    /// Where blocking work runs.
+    pub execution: Execution,
+}
+
+impl World {
+    /// The real one: this machine's clocks, disk and network.
+    pub fn real(config: &Config) -> Result<World, StartError> {
+        let directory = config.data_dir.display();
+        let disk = RealDisk::open(&config.data_dir)
+            .map_err(|error| StartError::Io(format!("cannot open the data directory {directory}"), error))?;
+        Ok(World {
+            clock: Arc::new(SystemClock::default()),
+            disk: Arc::new(disk),
+            network: Arc::new(TcpNetwork),
+            entropy: Entropy::default(),
+            execution: Execution::Threads,
+        })
+    }
+}
+
+/// A running node.
+pub struct Server {
+    node: Node,
+    address: SocketAddr,
+    stop: watch::Sender<bool>,
+    front: JoinHandle<()>,
+    desk: JoinHandle<()>,
+}
+
+impl Server {
+    /// Starts a node on this machine.
+    pub async fn start(config: Config) -> Result<Server, StartError> {
+        let world = World::real(&config)?;
+        let (accept, address) = bind(config.listen).await.map_err(|error| {
+            StartError::Io(format!("cannot listen at {} (is another node running there?)", config.listen), error)
+        })?;
+        Server::start_in(config, world, accept, address).await
+    }
+
+    /// Starts a node in a given world, with a client port that is already open at `address`.
+    pub async fn start_in(
+        config: Config,
+        world: World,
+        accept: impl Accept,
+        address: SocketAddr,
+    ) -> Result<Server, StartError> {
+        let hub = Hub::new();
+        let origin = world.clock.now();
+        let clock = world.clock.clone();
+        let founding = Settings { cluster: world.entropy.draw().to_be_bytes(), limits: config.limits.clone() };
+        let replica = Replica::start(
+            tenure_replica::Config {
+                node: config.node,
+                peers: config.peers.clone(),
+                timing: config.timing,
+                log: config.log,
+                snapshot: config.snapshot,
+                execution: world.execution,
+                entropy: world.entropy.clone(),
+                stopwatch: Stopwatch::from_source(move || Moment::longest_since(clock.now(), origin)),
+            },
+            world.disk,
+            world.network.clone(),
+            Replicated::new(hub.clone()),
+        )
+        .await?;
+        let prober = Prober::new(world.network, probe_address(address).to_string());
+        let (desk, trays, numbers) = desk(replica.clone(), world.clock, prober, config.office.clone(), founding);
+        let node = Node::new(replica, trays, hub, world.entropy, numbers);
+        let desk = tokio::spawn(desk.work());
+        let (stop, stopping) = watch::channel(false);
+        let front = Front::new(node.clone(), address, config.advertise.as_deref());
+        let front = tokio::spawn(front.serve(accept, stopping, DRAIN_MAX));
+        info!(node = config.node, %address, "serving clients");
+        Ok(Server { node, address, stop, front, desk })
+    }
+
+    /// The node.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until told to stop, then drains; or fails with the node, loudly.
+    pub async fn run_until(self, told_to_stop: impl Future<Output = ()>) -> Result<(), tenure_replica::Failure> {
+        let replica = self.node.replica().clone();
+        tokio::select! {
+            biased;
+            failure = replica.failed() => return Err(failure),
+            () = told_to_stop => {}
+        }
+        info!("stopping: no new connections, requests under way may end");
+        self.stop().await;
+        Ok(())
+    }
+
+    /// Drains and stops.
+    pub async fn stop(self) {
+        let replica = self.node.replica().clone();
+        if replica.leadership().borrow().office().is_some() && replica.status().voters.len() > 1 {
+            // Handing leadership on first costs the cluster milliseconds; dying in office costs an election.
+            if let Err(error) = replica.transfer_leadership(None).await {
+                warn!(%error, "could not hand leadership on");
+            }
+        }
+        self.stop.send_replace(true);
+        let _ = self.front.await;
+        self.desk.abort();
+        replica.shutdown().await;
+        info!("stopped");
+    }
+}
+
+/// Where a node reaches its own client port: a wildcard address is reached at loopback.
+fn probe_address(address: SocketAddr) -> SocketAddr {
+    let mut address = address;
+    if address.ip().is_unspecified() {
+        let loopback: std::net::IpAddr = match address {
+            SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+        };
+        address.set_ip(loopback);
+    }
+    address
+}
