@@ -1,0 +1,184 @@
+//! Enforcement in PostgreSQL: a guarded table refuses every INSERT, UPDATE, DELETE, TRUNCATE and COPY of
+//! a transaction that does not carry the current token of the table's scope. The hard part of fencing is
+//! the write path that forgot; here it fails closed, with an error that says what to do.
+//!
+//! What it cannot cover: whoever can change the table's definition (its owner, a superuser) can disable
+//! a trigger, detach a partition, or swap the table. That is why [`install`] refuses to guard a table
+//! that the application's role owns. [`status`] tells what is guarded now, [`remove`] is audited.
+
+use tokio_postgres::{Client, SimpleQueryMessage};
+
+use tenure_core::{Scope, Token};
+
+use super::{Postgres, classify, or_null, quote};
+use crate::{FenceError, FindOut};
+
+/// The triggers and their functions, as text, for people who keep their migrations elsewhere. Applied
+/// after [`SCHEMA_SQL`](super::SCHEMA_SQL).
+pub const ENFORCE_SQL: &str = include_str!("enforce.sql");
+
+/// What to guard.
+#[derive(Clone, Debug)]
+pub struct Install {
+    /// Tables, each as it would be written in SQL (`ledger.entries`).
+    pub tables: Vec<String>,
+    /// The scope that all of them are bound to.
+    pub scope: Scope,
+    /// The roles that the application logs in as; they get the right to call the fence and must not be
+    /// able to take the triggers off.
+    pub roles: Vec<String>,
+}
+
+/// What [`install`] has to say besides "done".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Installed {
+    /// Things that are weaker than they could be, in words.
+    pub warnings: Vec<String>,
+}
+
+/// One guarded table, or one partition or child of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Guarded {
+    /// The table that was named at install.
+    pub root: String,
+    /// The table itself, a partition, or a child.
+    pub member: String,
+    /// What it is bound to, as text.
+    pub scope: String,
+    /// The token that may write now.
+    pub token: Option<Token>,
+    /// Who installed it.
+    pub holder: Option<String>,
+    /// What is wrong with it, if anything is.
+    pub problem: Option<String>,
+}
+
+/// Guards tables: all of them or none. Repeating it is harmless and mends what is missing.
+pub async fn install(client: &Client, install: &Install) -> Result<Installed, FenceError> {
+    Postgres::new().install(client).await?;
+    let mut sql = format!("BEGIN; SELECT pg_advisory_xact_lock(7400); {ENFORCE_SQL}");
+    for table in &install.tables {
+        sql += &format!(
+            "SELECT tenure_fence.guard_table({}::regclass, {});",
+            quote(table),
+            quote(&install.scope.to_string())
+        );
+    }
+    for role in &install.roles {
+        let role = identifier(role);
+        sql += &format!(
+            "GRANT USAGE ON SCHEMA tenure_fence TO {role}; GRANT SELECT ON tenure_fence.marks TO {role};
+             GRANT EXECUTE ON FUNCTION tenure_fence.barrier, tenure_fence.enter, tenure_fence.enter_serial,
+                tenure_fence.advance, tenure_fence.guard TO {role};"
+        );
+    }
+    // Checked inside the transaction, after everything is in place: what is refused leaves no trace.
+    sql += &ownership_check(install);
+    sql += "COMMIT;";
+    if let Err(error) = client.batch_execute(&sql).await {
+        let _ = client.batch_execute("ROLLBACK").await; // the first error is the one to tell
+        return Err(classify(error, FindOut::Repeat));
+    }
+    let mut warnings = Vec::new();
+    if let Err(error) = client.batch_execute(EVENT_TRIGGER_SQL).await {
+        warnings.push(format!(
+            "new partitions will not be guarded against TRUNCATE until install is run again, because the event \
+             trigger needs a superuser: {error}"
+        ));
+    }
+    Ok(Installed { warnings })
+}
+
+/// What is guarded now. Empty if nothing is; an error if enforcement was never installed.
+pub async fn status(client: &Client) -> Result<Vec<Guarded>, FenceError> {
+    let rows = client
+        .simple_query("SELECT root, member, scope, token, holder, problem FROM tenure_fence.status()")
+        .await
+        .map_err(|error| classify(error, FindOut::Repeat))?;
+    rows.iter()
+        .filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        })
+        .map(|row| {
+            let text = |column| row.get(column).map(str::to_owned);
+            let needed = |column| text(column).ok_or_else(|| FenceError::refused("status without a name"));
+            Ok(Guarded {
+                root: needed(0)?,
+                member: needed(1)?,
+                scope: needed(2)?,
+                token: super::token(row, 3)?,
+                holder: text(4),
+                problem: text(5),
+            })
+        })
+        .collect()
+}
+
+/// Takes the guard off a table and its family, audited. The marks stay: a mark is never deleted.
+pub async fn remove(client: &Client, table: &str, reason: &str) -> Result<(), FenceError> {
+    let sql = format!("SELECT tenure_fence.unguard_table({}::regclass, {})", quote(table), quote(reason));
+    client.batch_execute(&sql).await.map_err(|error| classify(error, FindOut::Repeat))
+}
+
+/// What operators did past the rules, newest first, as lines for people.
+pub async fn audit(client: &Client, limit: Option<u32>) -> Result<Vec<String>, FenceError> {
+    let sql = format!(
+        "SELECT concat_ws(' ', at, what, scope, 'by', role, '-', reason, detail) FROM tenure_fence.audit \
+         ORDER BY at DESC LIMIT {}",
+        or_null(limit)
+    );
+    let rows = client.simple_query(&sql).await.map_err(|error| classify(error, FindOut::Repeat))?;
+    Ok(rows
+        .iter()
+        .filter_map(|message| match message {
+            SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
+            _ => None,
+        })
+        .collect())
+}
+
+/// Needs a superuser, so it stands apart from what every table owner may do.
+const EVENT_TRIGGER_SQL: &str = "BEGIN;
+DROP EVENT TRIGGER IF EXISTS tenure_fence_cover_new;
+CREATE EVENT TRIGGER tenure_fence_cover_new ON ddl_command_end
+    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
+    EXECUTE FUNCTION tenure_fence.cover_new();
+ALTER EVENT TRIGGER tenure_fence_cover_new ENABLE ALWAYS;
+COMMIT;";
+
+/// Refuses roles that could take the triggers off: superusers, and members of the role that owns a
+/// guarded table, one of its partitions, or the fence itself.
+fn ownership_check(install: &Install) -> String {
+    let roles: Vec<String> = install.roles.iter().map(|role| quote(role)).collect();
+    let tables: Vec<String> =
+        install.tables.iter().map(|table| format!("{}::regclass", quote(table))).collect();
+    format!(
+        "DO $check$
+        DECLARE finding text;
+        BEGIN
+            SELECT string_agg(DISTINCT what, '; ') INTO finding FROM (
+                SELECT format('%s is a superuser', r.rolname) AS what FROM pg_roles r
+                    WHERE r.rolname = ANY (ARRAY[{roles}]::text[]) AND r.rolsuper
+                UNION ALL
+                SELECT format('%s can act as the owner of %s', r.rolname, c.oid::regclass)
+                    FROM pg_roles r, pg_class c
+                    WHERE r.rolname = ANY (ARRAY[{roles}]::text[]) AND NOT r.rolsuper
+                      AND pg_has_role(r.oid, c.relowner, 'MEMBER')
+                      AND (c.oid = 'tenure_fence.marks'::regclass OR c.oid IN (SELECT tenure_fence.family(t)
+                           FROM unnest(ARRAY[{tables}]::regclass[]) AS t))
+            ) findings;
+            IF finding IS NOT NULL THEN
+                RAISE EXCEPTION 'not guarded, because the application could take the guard off: %', finding
+                    USING ERRCODE = 'TN003',
+                          HINT = 'Give the tables to another role (ALTER TABLE ... OWNER TO) and grant this one the rights it needs.';
+            END IF;
+        END $check$;",
+        roles = roles.join(", "),
+        tables = tables.join(", "),
+    )
+}
+
+fn identifier(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
