@@ -69,7 +69,7 @@ impl Machine {
         needs: Needs,
         run: impl FnOnce(&mut Machine, SessionNumber) -> Answer,
     ) -> Answer {
-        let session = self.known(by.session)?;
+        let session = self.settled_session(by.session)?;
         self.forget_answers(session, by.lowest_awaited);
         let Some(number) = by.number else {
             self.check_needs(session, needs)?;
@@ -78,20 +78,32 @@ impl Machine {
         if number < self.session(session).answers.floor {
             return Err(Refusal::ForgottenNumber { number });
         }
+        if let Some(Remembered::Waiting(waiter)) = self.session(session).answers.get(number) {
+            self.settle_waiter(*waiter);
+            self.known(by.session)?;
+        }
         if let Some(remembered) = self.session(session).answers.get(number) {
             return self.recall(session, remembered);
         }
-        self.check_needs(session, needs)?;
-        let answers_max = self.limits().answers_per_session_max;
-        if self.session(session).answers.remembered.len() >= answers_max as usize {
-            return Err(Self::limit("answers_per_session_max", answers_max));
-        }
-        let answer = run(self, session);
+        self.room_to_remember(session)?;
+        // Remembered as well if the session has lapsed: or a copy that arrives after the next renewal would
+        // do what its caller was told had been refused.
+        let answer = self.check_needs(session, needs).and_then(|()| run(self, session));
         // The command may have ended its own session (a cancel of the acquire that opened it).
         if self.state.sessions.get(session).is_some() && !matches!(answer, Ok(Done::Queued { .. })) {
             self.remember(session, number, &answer);
         }
         answer
+    }
+
+    /// Refuses when the session has left too many answers unforgotten. A client that keeps no more commands
+    /// in flight than this never meets it.
+    pub(super) fn room_to_remember(&self, session: SessionNumber) -> Result<(), Refusal> {
+        let answers_max = self.limits().answers_per_session_max;
+        if self.session(session).answers.remembered.len() >= answers_max as usize {
+            return Err(Self::limit("answers_per_session_max", answers_max));
+        }
+        Ok(())
     }
 
     fn check_needs(&self, session: SessionNumber, needs: Needs) -> Result<(), Refusal> {
@@ -129,8 +141,15 @@ impl Machine {
             ),
             other => Remembered::Answered(Box::new(other.clone())),
         };
-        self.answer_bytes += remembered.value_bytes();
-        self.session_mut(session).answers.set(number, remembered);
+        self.set_remembered(session, number, remembered);
+    }
+
+    fn set_remembered(&mut self, session: SessionNumber, number: u64, remembered: Remembered) {
+        let answers = &mut self.session_mut(session).answers;
+        let replaced = answers.get(number).map_or(0, Remembered::value_bytes);
+        let bytes = remembered.value_bytes();
+        answers.set(number, remembered);
+        self.answer_bytes = self.answer_bytes + bytes - replaced;
     }
 
     /// Remembers what became of an acquire while nobody was asking; unless its number is forgotten already.
@@ -148,13 +167,11 @@ impl Machine {
     }
 
     pub(super) fn remember_waiting(&mut self, session: SessionNumber, number: u64, waiter: WaiterNumber) {
-        self.session_mut(session).answers.set(number, Remembered::Waiting(waiter));
+        self.set_remembered(session, number, Remembered::Waiting(waiter));
     }
 
     pub(super) fn remember_cancelled(&mut self, session: SessionNumber, number: u64) {
-        if number >= self.session(session).answers.floor {
-            self.session_mut(session).answers.set(number, Remembered::Cancelled);
-        }
+        self.set_remembered(session, number, Remembered::Cancelled);
     }
 
     fn recall(&self, session: SessionNumber, remembered: &Remembered) -> Answer {

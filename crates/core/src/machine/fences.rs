@@ -1,10 +1,11 @@
 //! What the service knows of a resource's fences: which there are, which token each has installed, what
 //! each has refused. Evidence for people; the fences themselves decide (`fence.rs`).
 
+use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
 
 use super::Machine;
-use super::state::{Hold, ResourceNumber, SigningKey};
+use super::state::{Hold, Resource, ResourceNumber, SigningKey};
 use crate::answer::{Answer, Done, Refusal};
 use crate::event::EventKind;
 use crate::names::{FenceName, ResourceName, Scope};
@@ -38,6 +39,24 @@ impl Machine {
         }
     }
 
+    /// Refuses when these fences do not fit into the resource's set, beside those that waiters will bring.
+    pub(super) fn room_for_fences(&self, resource: &Resource, fences: &[FenceName]) -> Result<(), Refusal> {
+        let known = resource.more.as_ref().map(|more| &more.fences);
+        if fences.iter().all(|fence| known.is_some_and(|known| known.contains_key(fence))) {
+            return Ok(());
+        }
+        let mut all: BTreeSet<&FenceName> = known.into_iter().flat_map(|known| known.keys()).collect();
+        all.extend(fences);
+        for place in resource.more.iter().flat_map(|more| &more.queue) {
+            all.extend(&self.waiter(place.waiter).fences);
+        }
+        let fences_max = self.limits().fences_per_resource_max;
+        if all.len() > fences_max as usize {
+            return Err(Self::limit("fences_per_resource_max", fences_max));
+        }
+        Ok(())
+    }
+
     /// Adds fences to a resource's set: acquires add, only an administrator removes.
     pub(super) fn add_fences(&mut self, number: ResourceNumber, fences: &[FenceName]) {
         if !fences.is_empty() {
@@ -61,15 +80,8 @@ impl Machine {
         self.settled(&scope.resource).ok_or(Refusal::NotFound)?;
         self.writer(&scope, token)?;
         let number = self.names[&scope.resource];
-        let fences_max = self.limits().fences_per_resource_max;
-        let known = self.resource(number).more.as_ref().map(|more| &more.fences);
-        let is_new = known.is_none_or(|known| !known.contains_key(&fence));
-        if is_new {
-            if known.map_or(0, |known| known.len()) >= fences_max as usize {
-                return Err(Self::limit("fences_per_resource_max", fences_max));
-            }
-            self.room_to_pin(1)?;
-        }
+        self.room_for_fences(self.resource(number), core::slice::from_ref(&fence))?;
+        self.room_to_pin([&scope.resource])?;
         let record = self.resource_mut(number).more_mut().fences.entry(fence.clone()).or_default();
         if record.armed.insert(scope.slot, token) != Some(token) {
             self.emit(EventKind::Armed { scope, fence, token });

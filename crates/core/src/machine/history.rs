@@ -1,12 +1,14 @@
 //! What is remembered of the past, and what is forgotten: transitions by count and age, free resources
 //! the longest free first.
 
+use alloc::collections::BTreeSet;
+
 use super::Machine;
 use super::leases::Ending;
 use super::state::{Hold, Resource, ResourceNumber, Transition};
 use crate::answer::Refusal;
 use crate::command::KindSetting;
-use crate::names::HolderName;
+use crate::names::{HolderName, ResourceName};
 
 impl Machine {
     pub(super) fn record_transition(
@@ -56,10 +58,16 @@ impl Machine {
         resource.holds.is_empty() && !resource.has_line() && resource.delayed_until().is_none()
     }
 
-    /// Refuses when `count` further resources cannot be kept for ever.
-    pub(super) fn room_to_pin(&self, count: usize) -> Result<(), Refusal> {
+    /// Refuses when these resources cannot be kept for ever; those that are kept already need no room.
+    pub(super) fn room_to_pin<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a ResourceName>,
+    ) -> Result<(), Refusal> {
+        let is_new =
+            |name: &&ResourceName| self.names.get(*name).is_none_or(|number| !self.pinned.contains(number));
+        let new: BTreeSet<&ResourceName> = names.into_iter().filter(is_new).collect();
         let pinned_max = self.limits().pinned_resources_max;
-        if self.pinned.len() + count > pinned_max as usize {
+        if !new.is_empty() && self.pinned.len() + new.len() > pinned_max as usize {
             return Err(Self::limit("pinned_resources_max", pinned_max));
         }
         Ok(())

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use super::answers::Needs;
 use super::deadlines::Due;
-use super::state::{EndedNews, Hold, HoldMore, Notice, Resource, ResourceMore, ResourceNumber, Waiter};
+use super::state::{EndedNews, Hold, HoldMore, Notice, Remembered, Resource, ResourceMore, ResourceNumber};
 use super::{Contradiction, Machine};
 use crate::answer::{Answer, Done, Grant, Holding, Refusal};
 use crate::command::{Acquire, AcquireBy, Caller, KindSetting, Mode, Policies, Wait};
@@ -154,12 +154,13 @@ impl Machine {
 
     /// Ends what is due at this resource and has not been cleared away yet, and serves its line.
     pub(super) fn settle(&mut self, number: ResourceNumber) {
-        loop {
+        // Nearly always nothing is due anywhere, and the records are what they look like.
+        while self.clearing() {
             let time = self.state.time;
             let resource = self.resource(number);
             let due = resource.holds.iter().find_map(|hold| {
                 let notice_due = hold.notice().is_some_and(|notice| notice.ends_at <= time);
-                (notice_due || !self.has_not_ended(hold.session)).then_some((
+                (notice_due || self.is_due(hold.session)).then_some((
                     hold.session,
                     hold.token,
                     notice_due,
@@ -173,7 +174,13 @@ impl Machine {
                 None if resource.delayed_until().is_some_and(|until| until <= time) => {
                     self.delay_due(number);
                 }
-                None => break,
+                None => {
+                    // Whoever stands first may have ended, too, and keep those behind from going.
+                    if resource.has_line() {
+                        self.freed.insert(number);
+                    }
+                    break;
+                }
             }
         }
         self.serve_freed();
@@ -183,16 +190,20 @@ impl Machine {
     pub(super) fn admits(&self, resource: &Resource, mode: Mode) -> bool {
         let rests = resource.delayed_until().is_some_and(|until| until > self.state.time);
         let restoring = self.state.grants_from > self.state.time;
-        !rests
-            && !restoring
-            && match mode {
-                Mode::Exclusive => resource.holds.is_empty(),
-                Mode::Shared => {
-                    resource.holds.iter().all(|hold| hold.mode == Mode::Shared)
-                        && resource.holds.len() < self.limits().sharers_max as usize
-                }
-                Mode::Slots(slots) => resource.holds.len() < slots as usize,
+        !rests && !restoring && self.has_room(resource, mode)
+    }
+
+    /// Whether those who hold the resource leave room for a further holder in this mode.
+    pub(super) fn has_room(&self, resource: &Resource, mode: Mode) -> bool {
+        match mode {
+            Mode::Exclusive => resource.holds.is_empty(),
+            // An exclusive holder is alone, so the first holder's mode is everybody's.
+            Mode::Shared => {
+                resource.holds.first().is_none_or(|hold| hold.mode == Mode::Shared)
+                    && resource.holds.len() < self.limits().sharers_max as usize
             }
+            Mode::Slots(slots) => resource.holds.len() < slots as usize,
+        }
     }
 
     pub(super) fn acquire(&mut self, acquire: Acquire) -> Answer {
@@ -209,6 +220,7 @@ impl Machine {
                 let known = self.opened_before(&open)?;
                 if known.is_none() {
                     self.settle_all(&acquire)?;
+                    self.contest(&acquire);
                     if let Err(refusal) = self.grantable(&acquire)
                         && acquire.wait == Wait::No
                     {
@@ -276,27 +288,21 @@ impl Machine {
     /// Settles every resource asked for and refuses what can never be granted there.
     fn settle_all(&mut self, acquire: &Acquire) -> Result<(), Refusal> {
         for name in &acquire.resources {
-            if let Some(number) = self.settled(name) {
-                let resource = self.resource(number);
-                if let Some(is) = resource.kind
-                    && is != acquire.mode.kind()
-                {
-                    return Err(Refusal::WrongKind { resource: name.clone(), is });
-                }
-                let fences = resource.more.as_ref().map(|more| &more.fences);
-                let added = acquire
-                    .fences
-                    .iter()
-                    .filter(|f| fences.is_none_or(|known| !known.contains_key(*f)))
-                    .count();
-                let fences_max = self.limits().fences_per_resource_max;
-                if fences.map_or(0, |known| known.len()) + added > fences_max as usize {
-                    return Err(Self::limit("fences_per_resource_max", fences_max));
-                }
+            let Some(number) = self.settled(name) else { continue };
+            let resource = self.resource(number);
+            // Before the first grant, the kind is the one that those in line are waiting for: else one of
+            // them would stand there for what the resource has become too different to give.
+            let first_in_line = resource.more.as_ref().and_then(|more| more.queue.first());
+            let awaited = first_in_line.map(|place| self.waiter(place.waiter).mode.kind());
+            if let Some(is) = resource.kind.or(awaited)
+                && is != acquire.mode.kind()
+            {
+                return Err(Refusal::WrongKind { resource: name.clone(), is });
             }
+            self.room_for_fences(resource, &acquire.fences)?;
         }
-        if !acquire.fences.is_empty() {
-            self.room_to_pin(acquire.resources.len())?;
+        if !acquire.fences.is_empty() || matches!(acquire.mode, Mode::Slots(_)) {
+            self.room_to_pin(&acquire.resources)?;
         }
         Ok(())
     }
@@ -307,13 +313,13 @@ impl Machine {
         if let Some(answer) = self.held_already(session, number, acquire) {
             return answer;
         }
-        if number.is_none()
-            && let Some(waiter) = self.waits_already(session, acquire)
-        {
-            return Ok(self.queued_answer(waiter));
+        if let Some(answer) = self.waits_already(session, number, acquire) {
+            return answer;
         }
+        // What it waits for counts, too: when its turn comes there is nobody to refuse.
         let leases_max = self.limits().leases_per_session_max;
-        if self.session(session).leases.len() + acquire.resources.len() > leases_max as usize {
+        let owned = self.session(session).leases.len() + self.awaited_by(session);
+        if owned + acquire.resources.len() > leases_max as usize {
             return Err(Self::limit("leases_per_session_max", leases_max));
         }
         self.contest(acquire);
@@ -356,7 +362,7 @@ impl Machine {
         let numbers: Vec<Option<ResourceNumber>> =
             acquire.resources.iter().map(|name| self.names.get(name).copied()).collect();
         let held = |machine: &Machine, number: &Option<ResourceNumber>| {
-            number.filter(|number| machine.resource(*number).hold_of(session).is_some())
+            number.filter(|number| machine.session(session).leases.binary_search(number).is_ok())
         };
         let first = numbers.iter().find_map(|number| held(self, number))?;
         let all: Option<Vec<ResourceNumber>> = numbers.iter().map(|number| held(self, number)).collect();
@@ -385,14 +391,38 @@ impl Machine {
         }
     }
 
-    fn waits_already(&self, session: SessionNumber, acquire: &Acquire) -> Option<super::state::WaiterNumber> {
-        let numbers: Option<Vec<ResourceNumber>> =
+    /// What a session gets that asks for what it stands in line for already. A session stands in each
+    /// line once, because it can hold each resource once. A caller without numbers may be repeating
+    /// itself; anything else is a second acquire.
+    fn waits_already(
+        &self,
+        session: SessionNumber,
+        number: Option<u64>,
+        acquire: &Acquire,
+    ) -> Option<Answer> {
+        let waiters = &self.session(session).more.as_ref()?.waiters;
+        let asked: Vec<Option<ResourceNumber>> =
             acquire.resources.iter().map(|name| self.names.get(name).copied()).collect();
-        let numbers = numbers?;
-        self.session(session).more.as_ref()?.waiters.iter().copied().find(|waiter| {
-            let waiter: &Waiter = self.waiter(*waiter);
-            waiter.number.is_none() && waiter.mode == acquire.mode && waiter.resources == numbers
+        waiters.iter().find_map(|place| {
+            let waiter = self.waiter(*place);
+            let twice =
+                asked.iter().flatten().copied().find(|resource| waiter.resources.contains(resource))?;
+            let repeats = number.is_none()
+                && waiter.number.is_none()
+                && waiter.mode == acquire.mode
+                && asked.iter().copied().eq(waiter.resources.iter().copied().map(Some));
+            Some(if repeats {
+                Ok(self.queued_answer(*place))
+            } else {
+                Err(self.held_refusal(twice, Duration::ZERO))
+            })
         })
+    }
+
+    /// How many leases a session will have more if everything that it waits for is granted.
+    fn awaited_by(&self, session: SessionNumber) -> usize {
+        let waiters = self.session(session).more.iter().flat_map(|more| &more.waiters);
+        waiters.map(|waiter| self.waiter(*waiter).resources.len()).sum()
     }
 
     /// Ends the lapsed sessions that stand in the way of this acquire: it is their contender.
@@ -407,7 +437,8 @@ impl Machine {
 
     /// Ends the lapsed holders of a resource if they keep it from being granted in this mode.
     pub(super) fn take_over_lapsed(&mut self, number: ResourceNumber, mode: Mode) {
-        while !self.admits(self.resource(number), mode)
+        while self.lapsed_sessions > 0
+            && !self.has_room(self.resource(number), mode)
             && let Some(hold) =
                 self.resource(number).holds.iter().find(|hold| self.pulse(hold.session).lapsed)
         {
@@ -434,7 +465,13 @@ impl Machine {
             let first_in_line = resource.more.as_ref().and_then(|more| more.queue.first());
             let others_first = first_in_line.is_some_and(|place| place.rank.0 >= acquire.policies.priority);
             if others_first || !self.admits(resource, acquire.mode) {
-                return Err(self.held_refusal(number, Duration::ZERO));
+                let sharers_max = self.limits().sharers_max;
+                let full = acquire.mode == Mode::Shared && resource.holds.len() >= sharers_max as usize;
+                return Err(if full && !others_first {
+                    Self::limit("sharers_max", sharers_max)
+                } else {
+                    self.held_refusal(number, Duration::ZERO)
+                });
             }
         }
         Ok(())
@@ -442,7 +479,7 @@ impl Machine {
 
     pub(super) fn held_refusal(&self, number: ResourceNumber, waited: Duration) -> Refusal {
         let resource = self.resource(number);
-        let by = resource.holds.first().map(|hold| Box::new(self.holding(hold)));
+        let by = self.live_holds(resource).next().map(|hold| Box::new(self.holding(hold)));
         Refusal::Held { resource: resource.name.clone(), by, waited }
     }
 
@@ -460,7 +497,7 @@ impl Machine {
             ttl: pulse.ttl,
             held_for: self.state.time.since(hold.since),
             notice: hold.notice().map(|notice| notice.why),
-            lapsed: pulse.lapsed,
+            lapsed: !self.is_live(hold.session),
         }
     }
 
@@ -517,9 +554,9 @@ impl Machine {
         self.state.totals.grants += 1;
         let holder = self.session(session).holder.clone();
         let revision = self.emit(EventKind::Granted {
-            resource: name,
+            resource: name.clone(),
             session,
-            holder,
+            holder: holder.clone(),
             mode,
             slot,
             token,
@@ -528,13 +565,25 @@ impl Machine {
             number: acquire_number,
         });
         self.lease_changed(session, revision);
-        self.grant_of(number, session, waited)
+        Grant {
+            resource: name,
+            session: self.session_id(session),
+            holder,
+            mode,
+            slot,
+            token,
+            generation,
+            remaining: self.pulse(session).deadline.remaining_at(time),
+            ttl,
+            waited,
+        }
     }
 
     pub(super) fn grant_of(&self, number: ResourceNumber, session: SessionNumber, waited: Duration) -> Grant {
         let resource = self.resource(number);
         let hold = resource.hold_of(session).expect("asked only about what the session holds");
         let pulse = self.pulse(session);
+        let ends_at = hold.notice().map_or(pulse.deadline, |notice| notice.ends_at);
         Grant {
             resource: resource.name.clone(),
             session: self.session_id(session),
@@ -543,7 +592,7 @@ impl Machine {
             slot: hold.slot,
             token: hold.token,
             generation: hold.generation,
-            remaining: pulse.deadline.remaining_at(self.state.time),
+            remaining: ends_at.remaining_at(self.state.time),
             ttl: pulse.ttl,
             waited,
         }
@@ -581,7 +630,7 @@ impl Machine {
         let leases = &mut self.session_mut(session).leases;
         let at = leases.binary_search(&number).expect("one_holder: the session lists what it holds");
         leases.remove(at);
-        if hold.policies().hard_limit.is_some() {
+        if hold.policies().hard_limit.is_some() && !ending.session_ends {
             self.recount_hard_limit(session);
         }
 
@@ -617,7 +666,7 @@ impl Machine {
         }
     }
 
-    fn recount_hard_limit(&mut self, session: SessionNumber) {
+    pub(super) fn recount_hard_limit(&mut self, session: SessionNumber) {
         let smallest = self
             .session(session)
             .leases
@@ -670,58 +719,60 @@ impl Machine {
 
     pub(super) fn release(&mut self, by: Caller, name: &ResourceName, token: Option<Token>) -> Answer {
         self.numbered(by, Needs::NotEnded, |machine, session| {
-            let Some(number) = machine.settled(name) else { return Ok(Done::Released { released: false }) };
-            // Settling may have ended this very session's lease, or the session.
-            let Some(hold) = machine.resource(number).hold_of(session) else {
-                return Ok(Done::Released { released: false });
-            };
-            if token.is_some_and(|token| token != hold.token) {
-                return Ok(Done::Released { released: false });
-            }
-            if hold.reentered > 0 && hold.notice().is_none() {
-                let hold = machine.resource_mut(number).hold_of_mut(session).expect("found above");
-                hold.reentered -= 1;
-                return Ok(Done::Released { released: true });
-            }
-            let ending = match hold.notice() {
-                None => Ending::asked(EndReason::Released),
-                Some(notice) => Ending { reason: notice.reason.clone(), ..Ending::asked(notice.why) },
-            };
-            machine.end_lease(number, session, ending);
+            let released = machine.give_back(session, name, token);
             machine.end_if_implicit_and_idle(session, EndReason::Released);
-            Ok(Done::Released { released: true })
+            Ok(Done::Released { released })
         })
+    }
+
+    /// Gives back what one acquire of this resource took: one count of a lease that was entered again, or
+    /// the lease. Says whether there was anything to give back.
+    fn give_back(&mut self, session: SessionNumber, name: &ResourceName, token: Option<Token>) -> bool {
+        let Some(number) = self.settled(name) else { return false };
+        // Settling may have ended the lease.
+        let Some(hold) = self.resource(number).hold_of(session) else { return false };
+        if token.is_some_and(|token| token != hold.token) {
+            return false;
+        }
+        let ending = match hold.notice() {
+            None if hold.reentered > 0 => {
+                let hold = self.resource_mut(number).hold_of_mut(session).expect("found above");
+                hold.reentered -= 1;
+                return true;
+            }
+            None => Ending::asked(EndReason::Released),
+            Some(notice) => Ending { reason: notice.reason.clone(), ..Ending::asked(notice.why) },
+        };
+        self.end_lease(number, session, ending);
+        true
     }
 
     /// Undoes an acquire by its number, whether it has been granted, still waits, or has not arrived yet.
     pub(super) fn cancel(&mut self, by: Caller, acquire: u64) -> Answer {
-        use super::state::Remembered;
+        if by.number == Some(acquire) {
+            return Err(Refusal::Invalid("a cancel has a number of its own"));
+        }
         self.numbered(by, Needs::NotEnded, |machine, session| {
             if acquire < machine.session(session).answers.floor {
                 return Err(Refusal::ForgottenNumber { number: acquire });
             }
-            let remembered = machine.session(session).answers.get(acquire).cloned();
             let mut released = false;
-            match remembered {
+            match machine.session(session).answers.get(acquire).cloned() {
                 Some(Remembered::Waiting(waiter)) => machine.leave_line(waiter, EndReason::Released),
                 Some(Remembered::Granted(grants)) => {
                     for grant in grants {
-                        let number = machine.names.get(&grant.resource).copied();
-                        let held = number.filter(|number| {
-                            machine
-                                .resource(*number)
-                                .hold_of(session)
-                                .is_some_and(|hold| hold.token == grant.token)
-                        });
-                        if let Some(number) = held {
-                            machine.end_lease(number, session, Ending::asked(EndReason::Released));
-                            released = true;
-                        }
+                        released |= machine.give_back(session, &grant.resource, Some(grant.token));
                     }
                 }
-                Some(Remembered::Answered(_) | Remembered::Cancelled) | None => {}
+                // It has not arrived: that it was cancelled takes a place among the answers.
+                None => machine.room_to_remember(session)?,
+                // It was refused, or cancelled before: nothing is left to undo, and its answer stays.
+                Some(Remembered::Answered(_) | Remembered::Cancelled) => {
+                    return Ok(Done::Cancelled { released });
+                }
             }
             machine.remember_cancelled(session, acquire);
+            machine.end_if_implicit_and_idle(session, EndReason::Released);
             Ok(Done::Cancelled { released })
         })
     }
@@ -743,7 +794,9 @@ impl Machine {
             let (mode, slot) = (hold.mode, hold.slot);
             // Standing in line for this resource alone is how a session says that it is ready to take it.
             let waiter = machine.waiter_of(to, number).filter(|waiter| {
-                machine.is_live(to) && machine.waiter(*waiter).mode == mode && to != session
+                let waiter = machine.waiter(*waiter);
+                let waits = waiter.until.is_none_or(|until| until > machine.state.time);
+                waits && machine.is_live(to) && waiter.mode == mode && to != session
             });
             let Some(waiter) = waiter else {
                 return Err(Refusal::NotReady { resource: name.clone(), session: to });
@@ -779,13 +832,14 @@ impl Machine {
             .filter(|held_by| session.is_none_or(|session| session == *held_by))
             .collect();
         if !now {
-            for session in &sessions {
-                self.give_notice(number, *session, EndReason::Revoked, Some(reason.clone()));
+            let mut holdings = Vec::with_capacity(sessions.len());
+            for session in sessions {
+                let before = self.resource(number).hold_of(session).map(|hold| self.holding(hold));
+                self.give_notice(number, session, EndReason::Revoked, Some(reason.clone()));
+                let after = self.resource(number).hold_of(session).map(|hold| self.holding(hold));
+                holdings.extend(after.or(before));
             }
-            let resource = self.resource(number);
-            let holdings =
-                sessions.iter().filter_map(|session| resource.hold_of(*session)).map(|h| self.holding(h));
-            return Ok(Done::Revoked { holdings: holdings.collect(), token: None });
+            return Ok(Done::Revoked { holdings, token: None });
         }
         if sessions.is_empty() {
             return Ok(Done::Revoked { holdings: vec![], token: None });
@@ -830,6 +884,13 @@ impl Machine {
         reason: Option<Arc<str>>,
     ) {
         let (deadline, ttl, time) = (self.pulse(session).deadline, self.pulse(session).ttl, self.state.time);
+        if deadline <= time {
+            // The session has lapsed: there is nobody to wait for.
+            let ending = Ending { due: Some(deadline), reason, ..Ending::imposed(why) };
+            self.end_lease(number, session, ending);
+            self.end_if_implicit_and_idle(session, why);
+            return;
+        }
         let resource = self.resource_mut(number);
         let name = resource.name.clone();
         let hold = resource.hold_of_mut(session).expect("notice is given to holders");
@@ -848,7 +909,7 @@ impl Machine {
         let revision =
             self.emit(EventKind::Noticed { resource: name, session, token, why, remaining, reason });
         self.lease_changed(session, revision);
-        self.refresh_news(session);
+        self.pulse_mut(session).has_news = true;
     }
 
     pub(super) fn notice_due(&mut self, number: ResourceNumber, token: Token) -> i64 {
@@ -891,7 +952,7 @@ impl Machine {
             }
         }
         if kind.is_some() {
-            self.room_to_pin(1)?;
+            self.room_to_pin([name])?;
         }
         let number = self.named(name);
         let resource = self.resource_mut(number);

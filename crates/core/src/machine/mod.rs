@@ -57,6 +57,8 @@ pub struct Machine {
     pinned: BTreeSet<ResourceNumber>,
     value_bytes: u64,
     answer_bytes: u64,
+    /// How many sessions have lapsed: hardly ever any, so nobody need look for them.
+    lapsed_sessions: usize,
 
     events: EventLog,
 
@@ -117,6 +119,7 @@ impl Machine {
             pinned: BTreeSet::new(),
             value_bytes: 0,
             answer_bytes: 0,
+            lapsed_sessions: 0,
             events: EventLog::starting_after(state.revision),
             revision_raised: false,
             fresh: Vec::new(),
@@ -147,28 +150,27 @@ impl Machine {
     /// (2) Time moves to the stamp. (3) Everything due ends, all of it before any grant; then what is free
     /// goes to those in line. (4) The other commands, in order.
     pub fn apply(&mut self, entry: Entry) -> Applied {
-        let before = self.state.time;
-        let at = entry.at.max(before);
+        let at = entry.at.max(self.state.time);
         self.state.wall = entry.wall;
+        self.state.entries += 1;
 
         let mut renewals: Vec<RenewalAnswer> =
-            entry.renewals.iter().map(|renewal| self.renew(*renewal, before, at)).collect();
+            entry.renewals.iter().map(|renewal| self.renew(*renewal, at)).collect();
 
         self.state.time = at;
         self.end_due();
         let answers = entry.commands.into_iter().map(|command| self.apply_command(command)).collect();
 
-        // What a renewal must say is what is true at the end of its entry.
-        if !self.changed_sessions.is_empty() {
-            for (renewal, answer) in entry.renewals.iter().zip(&mut renewals) {
-                if self.changed_sessions.contains(&renewal.session)
-                    && matches!(answer, RenewalAnswer::Renewed { .. })
-                {
-                    *answer = self.renewal_answer(*renewal);
-                }
+        // What a renewal must say is what is true at the end of its entry: above all, what is left of a
+        // lease under notice counts from the stamp, not from the time before it.
+        for (renewal, answer) in entry.renewals.iter().zip(&mut renewals) {
+            if let RenewalAnswer::Renewed { news, .. } = answer
+                && (news.is_some() || self.changed_sessions.contains(&renewal.session))
+            {
+                *answer = self.renewal_answer(*renewal);
             }
-            self.changed_sessions.clear();
         }
+        self.changed_sessions.clear();
         Applied { time: self.state.time, renewals, answers, events: core::mem::take(&mut self.fresh) }
     }
 

@@ -1,6 +1,7 @@
 //! Registers: small values under ordered keys, with revisions, comparisons and guards. A guarded register
 //! is a fence inside the cluster: it takes a write only with the token of a live exclusive grant.
 
+use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -81,66 +82,93 @@ impl Machine {
         operations: &[Operation],
     ) -> Result<(), Refusal> {
         let limits = self.limits().clone();
-        let (mut new_registers, mut new_ephemerals, mut new_pins) = (0, 0, 0);
-        let (mut new_bytes, mut read_bytes) = (0, 0);
+        // What each register touched so far will be after the operations before: bytes and owner, or none.
+        let mut planned: BTreeMap<&RegisterKey, Option<(u64, Option<SessionNumber>)>> = BTreeMap::new();
+        // The guards that registers get by the operations before: they bind what follows in this write, too.
+        let mut bound: BTreeMap<&RegisterKey, &Scope> = BTreeMap::new();
+        let mut read_bytes = 0;
         for operation in operations {
             match operation {
                 Operation::Put { key, value, guard, ephemeral } => {
                     if value.len() > limits.value_bytes_max as usize {
                         return Err(Self::limit("value_bytes_max", limits.value_bytes_max));
                     }
-                    self.check_guard(key, guard.as_ref())?;
-                    if *ephemeral {
-                        if guard.is_none() && session.is_none() {
-                            return Err(Refusal::Invalid(
-                                "an ephemeral register needs a session or a guard to end with",
-                            ));
-                        }
-                        new_ephemerals += 1;
+                    let writer = self.check_guard(key, guard.as_ref(), bound.get(key).copied())?;
+                    if let Some(guard) = guard {
+                        bound.insert(key, &guard.scope);
                     }
-                    new_registers += usize::from(!self.keys.contains_key(key));
-                    new_pins += usize::from(guard.is_some());
-                    new_bytes += value.len() as u64;
+                    let owner = writer.or(session).filter(|_| *ephemeral);
+                    if *ephemeral && owner.is_none() {
+                        return Err(Refusal::Invalid(
+                            "an ephemeral register needs a session or a guard to end with",
+                        ));
+                    }
+                    planned.insert(key, Some((value.len() as u64, owner)));
                 }
-                Operation::Delete { key, guard } => self.check_guard(key, guard.as_ref())?,
+                Operation::Delete { key, guard } => {
+                    self.check_guard(key, guard.as_ref(), bound.get(key).copied())?;
+                    planned.insert(key, None);
+                }
                 Operation::Get { key } => {
-                    read_bytes += self.content(key).map_or(0, |content| content.value.len() as u64);
+                    let written = planned.get(key).map(|planned| planned.map_or(0, |(bytes, _)| bytes));
+                    read_bytes += written.unwrap_or_else(|| self.content_bytes(key));
                 }
             }
         }
-        if self.state.registers.len() + new_registers > limits.registers_max as usize {
+        let new_registers =
+            planned.iter().filter(|(key, now)| now.is_some() && !self.keys.contains_key(**key)).count();
+        if new_registers > 0 && self.state.registers.len() + new_registers > limits.registers_max as usize {
             return Err(Self::limit("registers_max", limits.registers_max));
         }
-        if self.value_bytes + new_bytes > limits.value_bytes_total_max {
+        let bytes_before: u64 = planned.keys().map(|key| self.content_bytes(key)).sum();
+        let bytes_after: u64 = planned.values().flatten().map(|(bytes, _)| bytes).sum();
+        if bytes_after > bytes_before
+            && self.value_bytes - bytes_before + bytes_after > limits.value_bytes_total_max
+        {
             return Err(Self::limit("value_bytes_total_max", limits.value_bytes_total_max));
         }
         if remembered && self.answer_bytes + read_bytes > limits.answer_bytes_total_max {
             return Err(Self::limit("answer_bytes_total_max", limits.answer_bytes_total_max));
         }
-        let ephemerals = session
-            .and_then(|session| self.session(session).more.as_ref())
-            .map_or(0, |more| more.ephemerals.len());
-        if new_ephemerals > 0 && ephemerals + new_ephemerals > limits.ephemerals_per_session_max as usize {
-            return Err(Self::limit("ephemerals_per_session_max", limits.ephemerals_per_session_max));
+        let mut new_ephemerals: BTreeMap<SessionNumber, usize> = BTreeMap::new();
+        for (key, now) in &planned {
+            if let Some((_, Some(owner))) = now
+                && self.content(key).and_then(|content| content.session) != Some(*owner)
+            {
+                *new_ephemerals.entry(*owner).or_default() += 1;
+            }
         }
-        if new_pins > 0 {
-            self.room_to_pin(new_pins)?;
+        for (owner, count) in new_ephemerals {
+            let ephemerals = self.session(owner).more.as_ref().map_or(0, |more| more.ephemerals.len());
+            if ephemerals + count > limits.ephemerals_per_session_max as usize {
+                return Err(Self::limit("ephemerals_per_session_max", limits.ephemerals_per_session_max));
+            }
         }
-        Ok(())
+        let guards = operations.iter().filter_map(|operation| match operation {
+            Operation::Put { guard: Some(guard), .. } => Some(&guard.scope.resource),
+            _ => None,
+        });
+        self.room_to_pin(guards)
     }
 
     /// Refuses unless this write carries the register's guard, live, or the register has none.
-    fn check_guard(&mut self, key: &RegisterKey, guard: Option<&Guard>) -> Result<(), Refusal> {
-        let bound = self.record(key).and_then(|record| record.guard.clone());
+    /// Says which session writes by this guard, if the write has one.
+    fn check_guard(
+        &mut self,
+        key: &RegisterKey,
+        guard: Option<&Guard>,
+        bound: Option<&Scope>,
+    ) -> Result<Option<SessionNumber>, Refusal> {
+        let bound = bound.cloned().or_else(|| self.record(key)?.guard.clone());
         if let Some(bound) = &bound
             && guard.is_none_or(|guard| guard.scope != *bound)
         {
             return Err(Refusal::WrongGuard { key: key.clone(), guard: Some(bound.clone()) });
         }
-        let Some(guard) = guard else { return Ok(()) };
+        let Some(guard) = guard else { return Ok(None) };
         self.settled(&guard.scope.resource);
         match self.writer(&guard.scope, guard.token) {
-            Ok(_) => Ok(()),
+            Ok(writer) => Ok(Some(writer)),
             Err(refusal) => {
                 self.state.totals.register_refusals += 1;
                 Err(refusal)
@@ -251,9 +279,7 @@ impl Machine {
     pub(super) fn rebind(&mut self, key: &RegisterKey, guard: Option<Scope>) -> Answer {
         self.clear_ended_register(key);
         let number = *self.keys.get(key).ok_or(Refusal::NotFound)?;
-        if guard.is_some() {
-            self.room_to_pin(1)?;
-        }
+        self.room_to_pin(guard.iter().map(|scope| &scope.resource))?;
         self.bind(number, guard);
         if self.record_mut(number).content.is_none() && self.record_mut(number).guard.is_none() {
             self.state.registers.remove(number);
@@ -290,6 +316,10 @@ impl Machine {
     fn content(&self, key: &RegisterKey) -> Option<&Content> {
         let content = self.record(key)?.content.as_ref()?;
         content.session.is_none_or(|session| self.has_not_ended(session)).then_some(content)
+    }
+
+    fn content_bytes(&self, key: &RegisterKey) -> u64 {
+        self.content(key).map_or(0, |content| content.value.len() as u64)
     }
 
     /// A register as anybody may see it.

@@ -38,9 +38,10 @@ impl Machine {
                 self.nonces.insert(nonce, number);
             }
             self.answer_bytes += session.answers.value_bytes();
-            let ends_at = self.session_ends_at(number).expect("it has a pulse");
-            self.deadlines.add(ends_at, Due::Session(number));
-            self.indexed.insert(number, ends_at);
+            self.lapsed_sessions += usize::from(pulse.lapsed);
+            let due_at = self.session_due_at(number).expect("it has a pulse");
+            self.deadlines.add(due_at, Due::Session(number));
+            self.indexed.insert(number, due_at);
         }
         if self.state.pulses.len() != self.state.sessions.len() {
             return Err(Contradiction("a pulse has no session"));
@@ -48,14 +49,24 @@ impl Machine {
         Ok(())
     }
 
-    /// When the session ends if nothing more is heard of it: at its deadline, or, once lapsed, at its hard limit.
+    /// When the session ends if nothing more is heard of it: at its hard limit, or else at its deadline.
     fn session_ends_at(&self, number: SessionNumber) -> Option<ClusterTime> {
         let pulse = self.state.pulses.get(number)?;
-        if !pulse.lapsed {
-            return Some(pulse.deadline);
-        }
-        let hard_limit = self.state.sessions.get(number)?.more.as_ref()?.hard_limit?;
-        Some(pulse.deadline.plus(hard_limit.saturating_sub(pulse.ttl)))
+        let hard_limit = self.state.sessions.get(number)?.more.as_ref().and_then(|more| more.hard_limit);
+        let beyond = hard_limit.map_or(Duration::ZERO, |limit| limit.saturating_sub(pulse.ttl));
+        Some(pulse.deadline.plus(beyond))
+    }
+
+    /// When time next changes the session: it ends or lapses at its deadline; once lapsed, it ends at its
+    /// hard limit.
+    fn session_due_at(&self, number: SessionNumber) -> Option<ClusterTime> {
+        let pulse = self.state.pulses.get(number)?;
+        if pulse.lapsed { self.session_ends_at(number) } else { Some(pulse.deadline) }
+    }
+
+    /// Whether time has ended the session or made it lapse, and its records do not say so yet.
+    pub(super) fn is_due(&self, number: SessionNumber) -> bool {
+        self.session_due_at(number).is_some_and(|due_at| due_at <= self.state.time)
     }
 
     /// Whether the session counts for grants and guarded writes.
@@ -74,6 +85,17 @@ impl Machine {
             Some(session) if session.secret == id.secret && self.has_not_ended(id.number) => Ok(id.number),
             _ => Err(Refusal::UnknownSession),
         }
+    }
+
+    /// The session of this id, brought up to date: if its time has passed, it ends or lapses first, and
+    /// those who stood behind it are served.
+    pub(super) fn settled_session(&mut self, id: SessionId) -> Result<SessionNumber, Refusal> {
+        let number = self.known(id)?;
+        if self.is_due(number) {
+            self.clear_ended_session(number);
+            self.serve_freed();
+        }
+        self.known(id)
     }
 
     pub(super) fn session(&self, number: SessionNumber) -> &Session {
@@ -133,13 +155,17 @@ impl Machine {
             pulse.number = pulse.number.max(open.number);
             return Ok(Opened { session, number: open.number });
         }
+        // The nonce may still name a session that is not live any more. One that has ended is cleared away;
+        // one that has lapsed may live again by a renewal, but this nonce will not find it.
+        if let Some(former) = open.nonce.and_then(|nonce| self.nonces.get(&nonce)).copied() {
+            self.clear_ended_session(former);
+            if let Some(former) = self.state.sessions.get_mut(former) {
+                former.nonce = None;
+            }
+        }
         let sessions_max = self.limits().sessions_max;
         if self.state.sessions.len() >= sessions_max as usize {
             return Err(Self::limit("sessions_max", sessions_max));
-        }
-        // The nonce may still name a session that has ended but is not cleared away.
-        if let Some(ended) = open.nonce.and_then(|nonce| self.nonces.get(&nonce)).copied() {
-            self.clear_ended_session(ended);
         }
 
         self.state.sessions_opened += 1;
@@ -187,29 +213,30 @@ impl Machine {
         }
     }
 
-    /// Judges one renewal by the time before its entry and sets the deadline from the entry's stamp.
-    pub(super) fn renew(&mut self, renewal: Renewal, before: ClusterTime, at: ClusterTime) -> RenewalAnswer {
-        let Some(pulse) = self.state.pulses.get_mut(renewal.session) else {
-            return RenewalAnswer::UnknownSession;
-        };
-        let was_lapsed = pulse.lapsed;
-        if was_lapsed {
-            // A contender would have ended it, so a lapsed session that is still here is uncontested.
-            if self.session_ends_at(renewal.session).is_none_or(|ends_at| ends_at <= before) {
-                return RenewalAnswer::UnknownSession;
-            }
-        } else if pulse.deadline <= before {
+    /// Judges one renewal by the time before its entry, which is still the machine's, and sets the deadline
+    /// from the entry's stamp.
+    pub(super) fn renew(&mut self, renewal: Renewal, at: ClusterTime) -> RenewalAnswer {
+        let session = renewal.session;
+        // Its deadline may have passed without its records saying so yet. What ends with it has ended;
+        // what lapses must lapse first, because a contender in line takes it before this renewal.
+        if self.is_due(session) && self.has_not_ended(session) {
+            self.clear_ended_session(session);
+            self.serve_freed();
+        }
+        if !self.has_not_ended(session) {
             return RenewalAnswer::UnknownSession;
         }
-        let pulse = self.state.pulses.get_mut(renewal.session).expect("looked up above");
+        let pulse = self.pulse_mut(session);
         // Number zero is a caller that keeps no numbers. A number that is not above the highest was sent
         // before one that already counted: it sets nothing, and is answered all the same.
         if renewal.number == 0 || renewal.number > pulse.number {
             pulse.number = pulse.number.max(renewal.number);
             pulse.deadline = at.plus(pulse.ttl);
-            pulse.lapsed = false;
-            if was_lapsed {
-                self.index_session(renewal.session);
+            // A contender would have ended it, so a lapsed session that is still here is uncontested.
+            if core::mem::take(&mut pulse.lapsed) {
+                self.lapsed_sessions -= 1;
+                self.recount_hard_limit(session);
+                self.index_session(session);
             }
         }
         self.state.totals.renewals += 1;
@@ -268,7 +295,7 @@ impl Machine {
     }
 
     pub(super) fn seen(&mut self, id: SessionId, revision: Revision) -> Answer {
-        let number = self.known(id)?;
+        let number = self.settled_session(id)?;
         if let Some(more) = &mut self.session_mut(number).more {
             more.news.retain(|news| news.revision > revision);
             if more.news.is_empty() {
@@ -280,7 +307,7 @@ impl Machine {
     }
 
     pub(super) fn paused(&mut self, id: SessionId, length: Duration) -> Answer {
-        let session = self.known(id)?;
+        let session = self.settled_session(id)?;
         self.state.totals.pauses += 1;
         let holder = self.session(session).holder.clone();
         self.emit(EventKind::Paused { session, holder, length });
@@ -292,7 +319,7 @@ impl Machine {
             EndReason::Released | EndReason::Died => why,
             _ => return Err(Refusal::Invalid("a session is closed as released or as died")),
         };
-        let number = self.known(by.session)?;
+        let number = self.settled_session(by.session)?;
         let released = self.session(number).leases.len() as u32;
         self.end_session(number, why);
         Ok(Done::Closed { released })
@@ -301,10 +328,12 @@ impl Machine {
     /// Brings the index up to a deadline that moved, or ends the session. Returns how much was cleared away.
     pub(super) fn session_due(&mut self, number: SessionNumber) -> i64 {
         self.indexed.remove(number);
-        let Some(ends_at) = self.session_ends_at(number) else { return 0 };
-        if ends_at > self.state.time {
-            self.deadlines.add(ends_at, Due::Session(number));
-            self.indexed.insert(number, ends_at);
+        let Some(due_at) = self.session_due_at(number) else { return 0 };
+        if due_at > self.state.time {
+            // This must count as nothing cleared: another replica may have made its index again from a
+            // snapshot, where the place is exact, and has to clear the same records in the same entry.
+            self.deadlines.add(due_at, Due::Session(number));
+            self.indexed.insert(number, due_at);
             return 0;
         }
         self.expire_session(number)
@@ -313,7 +342,7 @@ impl Machine {
     /// Clears away a session whose time has passed; for whoever touches one of its records before the
     /// expiry pass has come to it.
     pub(super) fn clear_ended_session(&mut self, number: SessionNumber) {
-        if self.session_ends_at(number).is_some_and(|ends_at| ends_at <= self.state.time) {
+        if self.is_due(number) {
             self.expire_session(number);
         }
     }
@@ -338,10 +367,11 @@ impl Machine {
     fn lapse(&mut self, number: SessionNumber) {
         let due = self.pulse(number).deadline;
         self.pulse_mut(number).lapsed = true;
+        self.lapsed_sessions += 1;
         self.index_session(number);
         let holder = self.session(number).holder.clone();
         self.emit(EventKind::Lapsed { session: number, holder });
-        self.drop_waiters(number, EndReason::Expired);
+        self.drop_waiters(number, EndReason::Expired, &Err(Refusal::Lapsed));
         for resource in self.session(number).leases.clone() {
             let keeps = self
                 .resource(resource)
@@ -367,8 +397,8 @@ impl Machine {
 
     /// Ends a session: its leases, its places in line, its ephemeral registers, and then itself.
     pub(super) fn end_session(&mut self, number: SessionNumber, why: EndReason) {
-        let due = self.session_ends_at(number).filter(|_| why == EndReason::Expired);
-        self.drop_waiters(number, why);
+        let due = self.session_due_at(number).filter(|_| why == EndReason::Expired);
+        self.drop_waiters(number, why, &Err(Refusal::UnknownSession));
         for resource in self.session(number).leases.clone() {
             self.end_lease(resource, number, Ending { due, session_ends: true, ..Ending::imposed(why) });
         }
@@ -379,6 +409,7 @@ impl Machine {
         }
         let pulse = self.state.pulses.remove(number).expect("every session has a pulse");
         let session = self.state.sessions.remove(number).expect("a session that ends exists");
+        self.lapsed_sessions -= usize::from(pulse.lapsed);
         if let Some(nonce) = session.nonce
             && self.nonces.get(&nonce) == Some(&number)
         {
@@ -405,11 +436,11 @@ impl Machine {
     }
 
     fn index_session(&mut self, number: SessionNumber) {
-        let ends_at = self.session_ends_at(number).expect("only sessions that exist are indexed");
+        let due_at = self.session_due_at(number).expect("only sessions that exist are indexed");
         if let Some(old) = self.indexed.remove(number) {
             self.deadlines.remove(old, Due::Session(number));
         }
-        self.deadlines.add(ends_at, Due::Session(number));
-        self.indexed.insert(number, ends_at);
+        self.deadlines.add(due_at, Due::Session(number));
+        self.indexed.insert(number, due_at);
     }
 }

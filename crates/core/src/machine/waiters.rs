@@ -139,9 +139,24 @@ impl Machine {
         }
     }
 
+    /// Brings a waiter up to date: what is due where it stands ends first, its own time included.
+    pub(super) fn settle_waiter(&mut self, number: WaiterNumber) {
+        if !self.clearing() {
+            return;
+        }
+        if self.waiter(number).until.is_some_and(|until| until <= self.state.time) {
+            self.wait_due(number);
+            return;
+        }
+        for resource in self.waiter(number).resources.clone() {
+            self.settle(resource);
+        }
+    }
+
     fn blocked_by_lapsed(&self, resource: ResourceNumber, place: Place) -> bool {
         let resource = self.resource(resource);
-        !self.admits(resource, self.waiter(place.waiter).mode)
+        self.lapsed_sessions > 0
+            && !self.has_room(resource, self.waiter(place.waiter).mode)
             && resource.holds.iter().any(|hold| self.pulse(hold.session).lapsed)
     }
 
@@ -226,7 +241,7 @@ impl Machine {
         let Some(waiter) = self.state.waiters.get(number) else { return 0 };
         let (session, acquire_number, first) = (waiter.session, waiter.number, waiter.resources[0]);
         let waited = self.state.time.since(waiter.since);
-        let refusal: Refusal = self.blocking_refusal(number, first, waited);
+        let refusal = self.blocking_refusal(number, first, waited);
         self.leave_line(number, EndReason::Expired);
         self.remember_if_awaited(session, acquire_number, &Err(refusal));
         self.end_if_implicit_and_idle(session, EndReason::Expired);
@@ -235,18 +250,18 @@ impl Machine {
 
     fn blocking_refusal(&self, number: WaiterNumber, first: ResourceNumber, waited: Duration) -> Refusal {
         let waiter = self.waiter(number);
-        let blocking = waiter
-            .resources
-            .iter()
-            .copied()
-            .find(|resource| !self.admits(self.resource(*resource), waiter.mode));
+        let held = |resource: &ResourceNumber| self.live_holds(self.resource(*resource)).next().is_some();
+        let blocking = waiter.resources.iter().copied().find(held);
         self.held_refusal(blocking.unwrap_or(first), waited)
     }
 
-    pub(super) fn drop_waiters(&mut self, session: SessionNumber, why: EndReason) {
+    /// Takes all waiters of a session out of their lines; `answer` is what their acquires will be told.
+    pub(super) fn drop_waiters(&mut self, session: SessionNumber, why: EndReason, answer: &Answer) {
         let waiters = self.session(session).more.as_ref().map(|more| more.waiters.clone());
         for waiter in waiters.into_iter().flatten() {
+            let number = self.waiter(waiter).number;
             self.leave_line(waiter, why);
+            self.remember_if_awaited(session, number, answer);
         }
     }
 }
