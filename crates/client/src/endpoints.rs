@@ -1,0 +1,167 @@
+//! Where the store is: a list of endpoints, checked once. Any one of them is enough to reach the cluster,
+//! because followers forward; the rest are for the day on which that one is down.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// The port of an endpoint that names none.
+pub const DEFAULT_PORT: u16 = 7400;
+
+/// One address at which clients reach a node, such as `10.0.0.7:7400` or `tenure-1:7400`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Endpoint {
+    host: String,
+    port: u16,
+}
+
+impl Endpoint {
+    /// The address as a URI, for whoever connects to it.
+    pub fn uri(&self) -> String {
+        format!("http://{self}")
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.host, self.port)
+    }
+}
+
+/// A text that names no endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not an endpoint: {why}; write host:port, such as 127.0.0.1:{DEFAULT_PORT}")]
+pub struct InvalidEndpoint {
+    text: String,
+    why: &'static str,
+}
+
+impl FromStr for Endpoint {
+    type Err = InvalidEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
+        let invalid = |why| InvalidEndpoint { text: text.to_owned(), why };
+        let rest = match text.split_once("://") {
+            None => text,
+            Some(("http", rest)) => rest.strip_suffix('/').unwrap_or(rest),
+            Some(("https", _)) => return Err(invalid("the store does not speak TLS")),
+            Some(_) => return Err(invalid("only http:// is known")),
+        };
+        // An IPv6 address stands in brackets, so a colon behind the last bracket can only begin a port.
+        let after_bracket = rest.rfind(']').map_or(0, |at| at + 1);
+        let (host, port) = match rest[after_bracket..].rfind(':') {
+            None => (rest, DEFAULT_PORT),
+            Some(at) => {
+                let (host, port) = rest.split_at(after_bracket + at);
+                (host, port[1..].parse().map_err(|_| invalid("the port is no number below 65536"))?)
+            }
+        };
+        if host.is_empty() {
+            return Err(invalid("the host is missing"));
+        }
+        if port == 0 {
+            return Err(invalid("nobody can be reached at port 0"));
+        }
+        if host.contains(|c: char| c.is_whitespace() || c.is_control() || "/?#@".contains(c)) {
+            return Err(invalid("the host has a character that no host has"));
+        }
+        let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        match in_brackets {
+            Some(address) if address.parse::<std::net::Ipv6Addr>().is_err() => {
+                return Err(invalid("what stands in brackets is no IPv6 address"));
+            }
+            None if host.contains([':', '[', ']']) => {
+                return Err(invalid("an IPv6 address stands in brackets"));
+            }
+            _ => {}
+        }
+        Ok(Endpoint { host: host.to_owned(), port })
+    }
+}
+
+/// At least one endpoint, in the order in which they are tried. Written with commas in between.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoints(Vec<Endpoint>);
+
+impl Endpoints {
+    /// The endpoints, in order.
+    pub fn as_slice(&self) -> &[Endpoint] {
+        &self.0
+    }
+}
+
+impl Default for Endpoints {
+    /// A node on this machine that was started without options.
+    fn default() -> Self {
+        Endpoints(vec![Endpoint { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT }])
+    }
+}
+
+impl FromStr for Endpoints {
+    type Err = InvalidEndpoint;
+
+    fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
+        let mut endpoints: Vec<Endpoint> = Vec::new();
+        for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
+            let endpoint: Endpoint = one.parse()?;
+            if !endpoints.contains(&endpoint) {
+                endpoints.push(endpoint);
+            }
+        }
+        if endpoints.is_empty() {
+            return Err(InvalidEndpoint { text: text.to_owned(), why: "it is empty" });
+        }
+        Ok(Endpoints(endpoints))
+    }
+}
+
+impl fmt::Display for Endpoints {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, endpoint) in self.0.iter().enumerate() {
+            if index > 0 {
+                f.write_str(",")?;
+            }
+            fmt::Display::fmt(endpoint, f)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoints_are_read_as_people_write_them() {
+        for (text, read) in [
+            ("127.0.0.1:7400", "127.0.0.1:7400"),
+            ("node-1", "node-1:7400"),
+            ("http://node-1:80/", "node-1:80"),
+            ("[::1]:7400", "[::1]:7400"),
+            ("[::1]", "[::1]:7400"),
+            (" a:1 , b:2,,a:1", "a:1,b:2"),
+        ] {
+            assert_eq!(text.parse::<Endpoints>().map(|endpoints| endpoints.to_string()), Ok(read.to_owned()));
+        }
+    }
+
+    #[test]
+    fn what_is_no_endpoint_is_refused_with_a_reason() {
+        for (text, why) in [
+            ("", "empty"),
+            (",", "empty"),
+            (":7400", "host is missing"),
+            ("a:70000", "no number below"),
+            ("a:0", "port 0"),
+            ("a:b:1", "brackets"),
+            ("::1", "brackets"),
+            ("[x]:1", "no IPv6"),
+            ("https://a", "TLS"),
+            ("ftp://a", "http://"),
+            ("a b:1", "no host has"),
+            ("a/b:1", "no host has"),
+        ] {
+            let refused = text.parse::<Endpoints>().expect_err(text).to_string();
+            assert!(refused.contains(why), "{text}: {refused}");
+        }
+    }
+}
