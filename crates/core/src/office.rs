@@ -105,6 +105,12 @@ pub trait Message {
 
     /// What it adds to an entry, in bytes. Not asked of renewals: they all have the same small size.
     fn bytes(&self) -> usize;
+
+    /// How many renewals it carries; asked of renewals only. One caller's renewals may come as one message:
+    /// they arrived together, so one receipt is right for all of them.
+    fn renewals(&self) -> usize {
+        1
+    }
 }
 
 /// How much may wait and how much may ride in one entry.
@@ -341,17 +347,17 @@ impl<M: Message> Office<M> {
         let limits = &self.limits;
         let line = message.line();
         let bytes = if line == Line::Renewal { 0 } else { message.bytes() };
-        let (many, many_max) = match line {
-            Line::Renewal => (&mut self.waiting.renewals, limits.renewals_waiting_max),
-            Line::Open => (&mut self.waiting.opens, limits.opens_waiting_max),
-            Line::Other => (&mut self.waiting.commands, limits.commands_waiting_max),
+        let (many, more, many_max) = match line {
+            Line::Renewal => (&mut self.waiting.renewals, message.renewals(), limits.renewals_waiting_max),
+            Line::Open => (&mut self.waiting.opens, 1, limits.opens_waiting_max),
+            Line::Other => (&mut self.waiting.commands, 1, limits.commands_waiting_max),
         };
         // An empty line takes a message of any size: limits on single messages are the edge's.
         let bytes_fit = self.waiting.bytes == 0 || self.waiting.bytes + bytes <= limits.bytes_waiting_max;
-        if *many >= many_max || (line != Line::Renewal && !bytes_fit) {
+        if *many + more > many_max || (line != Line::Renewal && !bytes_fit) {
             return Err((message, Turned::Overloaded));
         }
-        *many += 1;
+        *many += more;
         self.waiting.bytes += bytes;
         match line {
             // A newer renewal of the same session does not take an older one's place: the older one's receipt
@@ -512,14 +518,15 @@ impl<M: Message> Office<M> {
     /// Moves the front of the inbox into the batch, as far as the entry's limits allow.
     fn take_inbox(&mut self, batch: &mut Vec<M>) {
         let limits = &self.limits;
-        let (mut renewals, mut opens, mut bytes) = (0, 0, 0);
+        let (mut taken, mut renewals, mut opens, mut bytes) = (0, 0, 0, 0);
         // Strictly from the front: nothing behind the first one left may be in the entry.
         for message in &self.inbox {
             if message.line() == Line::Renewal {
-                if renewals == limits.renewals_per_entry_max {
+                let more = message.renewals();
+                if renewals > 0 && renewals + more > limits.renewals_per_entry_max {
                     break;
                 }
-                renewals += 1;
+                renewals += more;
             } else {
                 let more = message.bytes();
                 if opens == limits.opens_per_entry_max
@@ -530,8 +537,8 @@ impl<M: Message> Office<M> {
                 opens += 1;
                 bytes += more;
             }
+            taken += 1;
         }
-        let taken = renewals + opens;
         batch.extend(self.inbox.drain(..taken));
         self.waiting.renewals -= renewals;
         self.waiting.opens -= opens;

@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use tenure_core::state::Transition;
 use tenure_core::{
-    Acquire, Command, Done, Grant, Holding, HolderName, LeaseView, Machine, Register, RegisterKey,
+    Acquire, Command, Done, Grant, Holding, HolderName, LeaseView, Machine, Refusal, Register, RegisterKey,
     RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber, SessionView, Token, Wait,
 };
-use tenure_wire::{ApiError, Code};
+use tenure_replica::Role;
+use tenure_wire::{ApiError, Code, json, words};
 
 use crate::failure::Failure;
 use crate::front::Api;
@@ -142,6 +143,14 @@ impl Api {
         self.look(false, |machine| machine.sessions(after, limit)).await
     }
 
+    /// One's own session: what it is and what it holds.
+    pub async fn session(&self, id: &SessionId) -> Result<(SessionView, Vec<Grant>), ApiError> {
+        let found = self
+            .look(false, |machine| machine.session_view(id.number).zip(machine.leases_of(id)))
+            .await?;
+        Ok(found.ok_or(Refusal::UnknownSession)?)
+    }
+
     // Leases.
 
     /// Acquires, in line if asked to. The call is under way until it is granted, refused or gives up.
@@ -261,5 +270,92 @@ impl Api {
     /// Whether a leader is known and serves.
     pub async fn ready(&self) -> Result<(), ApiError> {
         self.node.ready().await.map_err(failed)
+    }
+}
+
+/// The state and the log index that it belongs to can be read together only if nothing is applied in between;
+/// on a busy node that takes a few attempts.
+const HASH_ATTEMPTS: usize = 16;
+
+impl Api {
+    /// The cluster as this node sees it. Not a decision, so it may be stale, and it is there without a leader.
+    pub async fn cluster(&self, with_state_hash: bool) -> Result<json::ClusterStatus, ApiError> {
+        let _turn = self.call_turn()?;
+        let status = self.node.status().replica;
+        let mut applied = status.applied;
+        let mut state_hash = None;
+        if with_state_hash {
+            for _ in 0..HASH_ATTEMPTS {
+                let before = self.node.status().replica.applied;
+                let state = self.node.glance(Machine::capture);
+                if self.node.status().replica.applied == before {
+                    applied = before;
+                    let hash = tokio::task::spawn_blocking(move || tenure_wire::state_hash(&state)).await;
+                    state_hash = hash.ok().map(|hash| words::hex(&hash));
+                    break;
+                }
+            }
+        }
+        let own = json::NodeStatus {
+            node: status.node,
+            peer_address: String::new(),
+            client_address: self.client_address.clone(),
+            role: role_in_words(status.role).into(),
+            reachable: true,
+            last_log: status.last_log_index,
+            version: env!("CARGO_PKG_VERSION").into(),
+            identity: status.identity.clone(),
+        };
+        let others = status.peers.iter().map(|peer| json::NodeStatus {
+            node: peer.node,
+            peer_address: peer.address.clone(),
+            client_address: String::new(),
+            role: match () {
+                () if status.leader == Some(peer.node) => "leader",
+                () if peer.voter => "follower",
+                () => "learner",
+            }
+            .into(),
+            reachable: peer.heard_ago.is_some_and(|ago| ago < HEARD_WITHIN),
+            last_log: peer.matched,
+            version: String::new(),
+            identity: String::new(),
+        });
+        let mut nodes: Vec<json::NodeStatus> = others.chain([own]).collect();
+        nodes.sort_by_key(|node| node.node);
+        Ok(self.node.glance(|machine| {
+            let counts = machine.counts();
+            json::ClusterStatus {
+                cluster: words::hex(&machine.settings().cluster),
+                leader: status.leader,
+                term: status.term,
+                nodes,
+                node: status.node,
+                applied: applied.unwrap_or(0),
+                committed: status.committed.unwrap_or(0),
+                revision: machine.revision().get(),
+                last_token: machine.last_token().map_or(0, Token::get),
+                cluster_time_us: machine.time().as_micros(),
+                sessions: counts.sessions as u64,
+                leases: counts.leases as u64,
+                waiters: counts.waiters as u64,
+                state_hash,
+                fault_tolerant: status.voters.len() > 2,
+                restoring_ms: None,
+            }
+        }))
+    }
+}
+
+/// A member that was not heard of for this long is shown as out of reach.
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
+
+fn role_in_words(role: Role) -> &'static str {
+    match role {
+        Role::Leader => "leader",
+        Role::Follower => "follower",
+        Role::Candidate => "candidate",
+        Role::Learner => "learner",
+        Role::Stopped => "stopped",
     }
 }

@@ -15,7 +15,7 @@ use tenure_core::{
     Waiting,
 };
 use tenure_replica::{Leadership, ProposeError, Replica};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tracing::{debug, info};
 
 use crate::failure::Failure;
@@ -25,6 +25,9 @@ use crate::replicated::{AppliedEntry, Replicated};
 /// How many letters may lie in each tray before the desk has looked at them.
 const TRAY_MAX: usize = 65_536;
 
+/// What is done with an answer, once.
+pub type Reply<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
+
 /// Commands and renewals on their way to the desk.
 pub enum Mail {
     /// Renewals of one caller, answered together.
@@ -32,7 +35,7 @@ pub enum Mail {
         /// The heartbeats; their sessions' ids have been checked.
         renewals: Vec<Renewal>,
         /// Who waits.
-        reply: oneshot::Sender<Result<Vec<RenewalAnswer>, Failure>>,
+        reply: Reply<Vec<RenewalAnswer>>,
     },
     /// One command, encoded where it was made so that the desk need not.
     Command {
@@ -40,16 +43,16 @@ pub enum Mail {
         encoded: Vec<u8>,
         /// Whether it opens a session.
         opens: bool,
-        /// Who waits; nobody for what the desk itself puts in.
-        reply: Option<oneshot::Sender<Result<Answer, Failure>>>,
+        /// Who waits.
+        reply: Reply<Answer>,
     },
 }
 
 impl Mail {
     fn fail(self, failure: Failure) {
         match self {
-            Mail::Renewals { reply, .. } => drop(reply.send(Err(failure))),
-            Mail::Command { reply, .. } => drop(reply.map(|reply| reply.send(Err(failure)))),
+            Mail::Renewals { reply, .. } => reply(Err(failure)),
+            Mail::Command { reply, .. } => reply(Err(failure)),
         }
     }
 }
@@ -65,8 +68,15 @@ impl Message for Mail {
 
     fn bytes(&self) -> usize {
         match self {
-            Mail::Renewals { renewals, .. } => renewals.len() * size_of::<Renewal>(),
+            Mail::Renewals { .. } => 0,
             Mail::Command { encoded, .. } => encoded.len(),
+        }
+    }
+
+    fn renewals(&self) -> usize {
+        match self {
+            Mail::Renewals { renewals, .. } => renewals.len(),
+            Mail::Command { .. } => 0,
         }
     }
 }
@@ -262,7 +272,7 @@ impl Desk {
     fn put_in(&mut self, command: &Command) {
         let mut encoded = Vec::new();
         tenure_wire::encode_command(command, &mut encoded);
-        self.take_in(Mail::Command { encoded, opens: false, reply: None });
+        self.take_in(Mail::Command { encoded, opens: false, reply: Box::new(drop) });
     }
 
     fn leave(&mut self) {
@@ -345,8 +355,8 @@ async fn sleep(length: Option<Duration>) {
 /// Who waits for the answers of one entry, in the order of the entry.
 #[derive(Default)]
 struct WaitingReplies {
-    renewals: Vec<(usize, oneshot::Sender<Result<Vec<RenewalAnswer>, Failure>>)>,
-    commands: Vec<Option<oneshot::Sender<Result<Answer, Failure>>>>,
+    renewals: Vec<(usize, Reply<Vec<RenewalAnswer>>)>,
+    commands: Vec<Reply<Answer>>,
 }
 
 impl WaitingReplies {
@@ -355,20 +365,16 @@ impl WaitingReplies {
             Ok(entry) => {
                 let mut renewals = entry.applied.renewals.into_iter();
                 for (many, reply) in self.renewals {
-                    let _ = reply.send(Ok(renewals.by_ref().take(many).collect()));
+                    reply(Ok(renewals.by_ref().take(many).collect()));
                 }
                 for (reply, answer) in self.commands.into_iter().zip(entry.applied.answers) {
-                    let _ = reply.map(|reply| reply.send(Ok(answer)));
+                    reply(Ok(answer));
                 }
             }
             Err(error) => {
                 let failure = Failure::from(error);
-                for (_, reply) in self.renewals {
-                    let _ = reply.send(Err(failure.clone()));
-                }
-                for reply in self.commands.into_iter().flatten() {
-                    let _ = reply.send(Err(failure.clone()));
-                }
+                self.renewals.into_iter().for_each(|(_, reply)| reply(Err(failure.clone())));
+                self.commands.into_iter().for_each(|reply| reply(Err(failure.clone())));
             }
         }
     }

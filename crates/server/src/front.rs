@@ -76,6 +76,8 @@ pub(crate) struct Api {
     pub clock: Arc<dyn Clock>,
     pub traffic: Arc<Traffic>,
     pub stop: watch::Receiver<bool>,
+    /// Where clients reach this node, as they are told.
+    pub client_address: String,
     limits: FrontLimits,
     hosts: Hosts,
     calls: Arc<Semaphore>,
@@ -146,6 +148,7 @@ impl Front {
             clock,
             traffic: Arc::default(),
             stop,
+            client_address: advertise.map_or_else(|| listen.to_string(), str::to_owned),
             hosts: Hosts::new(listen, advertise),
             calls: Arc::new(Semaphore::new(limits.calls_max)),
             renewals: Arc::new(Semaphore::new(limits.renewals_max)),

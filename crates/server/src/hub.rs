@@ -34,10 +34,17 @@ struct Listeners {
 /// What concerns one session, as it happens.
 #[derive(Debug)]
 pub struct Listener {
+    #[expect(dead_code, reason = "kept for its drop")]
+    ear: Ear,
+    events: mpsc::Receiver<Event>,
+}
+
+/// Keeps a sender told of one session; dropping it ends that.
+#[derive(Debug)]
+pub struct Ear {
     hub: Arc<Hub>,
     session: SessionNumber,
     number: u64,
-    events: mpsc::Receiver<Event>,
 }
 
 impl Hub {
@@ -63,11 +70,18 @@ impl Hub {
     /// What happens to one session from now on.
     pub fn listen(self: &Arc<Self>, session: SessionNumber) -> Listener {
         let (sender, events) = mpsc::channel(LISTENER_EVENTS_MAX);
+        let ear = self.ear(session, sender);
+        Listener { ear, events }
+    }
+
+    /// Sends what happens to one session from now on to `sender`, which may serve many sessions, until the
+    /// ear is dropped or the sender's channel is full: then it is cut off and its owner must ask.
+    pub fn ear(self: &Arc<Self>, session: SessionNumber, sender: mpsc::Sender<Event>) -> Ear {
         let mut listeners = self.listeners.lock();
         listeners.next += 1;
         let number = listeners.next;
         listeners.by_session.entry(session).or_default().push((number, sender));
-        Listener { hub: self.clone(), session, number, events }
+        Ear { hub: self.clone(), session, number }
     }
 
     /// What this node has seen happen, counted.
@@ -109,7 +123,7 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
+impl Drop for Ear {
     fn drop(&mut self) {
         let mut listeners = self.hub.listeners.lock();
         if let Some(senders) = listeners.by_session.get_mut(&self.session) {

@@ -14,7 +14,7 @@ use tenure_core::{
 use tenure_replica::{Entropy, Leadership, NodeId, Replica, Status};
 use tokio::sync::oneshot;
 
-use crate::desk::{DeskNumbers, Mail, Trays};
+use crate::desk::{DeskNumbers, Mail, Reply, Trays};
 use crate::failure::Failure;
 use crate::forward::{self, Forwarder};
 use crate::hub::Hub;
@@ -88,8 +88,27 @@ impl Node {
 
     async fn post(&self, encoded: Vec<u8>, opens: bool) -> Result<Answer, Failure> {
         let (reply, answer) = oneshot::channel();
-        self.0.trays.put(Mail::Command { encoded, opens, reply: Some(reply) });
+        self.0.trays.put(Mail::Command {
+            encoded,
+            opens,
+            reply: Box::new(|answer| drop(reply.send(answer))),
+        });
         answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
+    }
+
+    /// Puts a command through the log like [`submit`](Self::submit), for a caller that has many under way: the
+    /// answer goes to `reply`, and nothing waits here.
+    pub fn submit_to(&self, command: &Command, reply: Reply<Answer>) {
+        let mut encoded = Vec::new();
+        tenure_wire::encode_command(command, &mut encoded);
+        match self.leader() {
+            Route::Here => self.0.trays.put(Mail::Command { encoded, opens: opens(command), reply }),
+            Route::To(leader) => {
+                let forwarder = self.0.forwarder.clone();
+                tokio::spawn(async move { reply(forwarder.command(leader, encoded).await) });
+            }
+            Route::Nowhere => reply(Err(Failure::NoLeader { leader: None })),
+        }
     }
 
     /// Renews sessions, each named by its id and the number of the transmission (zero for callers that keep
@@ -130,7 +149,7 @@ impl Node {
     /// Puts renewals through this node's own desk.
     pub(crate) async fn renew_here(&self, renewals: Vec<Renewal>) -> Result<Vec<RenewalAnswer>, Failure> {
         let (reply, answer) = oneshot::channel();
-        self.0.trays.put(Mail::Renewals { renewals, reply });
+        self.0.trays.put(Mail::Renewals { renewals, reply: Box::new(|answer| drop(reply.send(answer))) });
         answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
     }
 

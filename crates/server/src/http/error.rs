@@ -3,17 +3,11 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::Serialize;
-use tenure_wire::{ApiError, Code};
+use tenure_wire::{ApiError, Code, json};
 
 /// An error as an answer: `{"error":{"code","message","hint","effect",…}}`.
 #[derive(Debug)]
 pub(crate) struct Refused(pub ApiError);
-
-#[derive(Serialize)]
-struct Envelope {
-    error: ApiError,
-}
 
 impl<E: Into<ApiError>> From<E> for Refused {
     fn from(error: E) -> Self {
@@ -27,7 +21,7 @@ impl IntoResponse for Refused {
         let code = error.code;
         let status = StatusCode::from_u16(code.http_status()).expect("the table has statuses");
         let retry_after = error.retry_after_ms.map(|millis| millis.div_ceil(1_000).max(1));
-        let mut response = (status, Json(Envelope { error })).into_response();
+        let mut response = (status, Json(json::ErrorBody { error })).into_response();
         if let Some(seconds) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

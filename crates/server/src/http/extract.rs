@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::header;
 use axum::http::request::Parts;
 use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use tenure_core::{RegisterKey, ResourceName, SessionId};
 use tenure_wire::{ApiError, Code, json};
 
@@ -65,6 +65,11 @@ impl<S: Sync> FromRequestParts<S> for Written {
     }
 }
 
+/// A body or an answer in which there is nothing to say.
+#[derive(Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
 /// The query of a request.
 pub(crate) struct Asked<T>(pub T);
 
@@ -89,18 +94,20 @@ impl<T: DeserializeOwned> FromRequest<Arc<Api>> for Given<T> {
     type Rejection = Refused;
 
     async fn from_request(request: Request, api: &Arc<Api>) -> Result<Self, Refused> {
-        // A length that is too large is refused before anything is read.
-        let length = request.headers().get(header::CONTENT_LENGTH);
-        let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
-        if length.is_some_and(|length| length > api.body_bytes_max() as u64) {
-            return Err(Refused(too_large(api.body_bytes_max())));
-        }
-        let body: Bytes = match request.into_body().collect().await {
-            Ok(body) => body.to_bytes(),
-            Err(error) => return Err(Refused(unreadable(error))),
-        };
-        Ok(Given(json::parse(&body)?))
+        Ok(Given(read(request, api).await?))
     }
+}
+
+/// Reads a body, for handlers that learn only from the verb what it should be.
+pub(crate) async fn read<T: DeserializeOwned>(request: Request, api: &Api) -> Result<T, ApiError> {
+    // A length that is too large is refused before anything is read.
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if length.is_some_and(|length| length > api.body_bytes_max() as u64) {
+        return Err(too_large(api.body_bytes_max()));
+    }
+    let body = request.into_body().collect().await.map_err(unreadable)?;
+    json::parse(&body.to_bytes())
 }
 
 /// Why a body could not be read: in the words of whoever stopped it, or the connection's.
