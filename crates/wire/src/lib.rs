@@ -12,6 +12,7 @@ mod backup;
 mod codec;
 mod error;
 mod forward;
+pub mod grpc;
 pub mod json;
 mod log;
 pub mod proto;
