@@ -14,3 +14,6 @@ pub(crate) use machine::Applier;
 pub use runtime::seed_elections;
 pub(crate) use settings::settings;
 pub(crate) use types::{Engine, Member, Payload, Types, from_log_id, to_log_id};
+
+#[cfg(test)]
+mod suite_test;

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const DIRECTORY: &str = "snapshots";
+/// How much is copied at a time.
+const COPY_BYTES: usize = 256 << 10;
 
 /// What a snapshot covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,15 +61,17 @@ impl Meta {
 /// A complete snapshot in a file that can be read at any time, even after a newer one took its place.
 #[derive(Clone)]
 pub(crate) struct SnapshotFile {
+    /// The disk it is on.
+    home: Arc<dyn Disk>,
     name: String,
     file: Arc<dyn DiskFile>,
     pub meta: Meta,
 }
 
 impl SnapshotFile {
-    fn open(name: String, file: Arc<dyn DiskFile>) -> io::Result<Self> {
+    fn open(home: Arc<dyn Disk>, name: String, file: Arc<dyn DiskFile>) -> io::Result<Self> {
         let (_, meta) = Reader::open(file.clone())?;
-        Ok(Self { name, file, meta: Meta::decode(meta)? })
+        Ok(Self { home, name, file, meta: Meta::decode(meta)? })
     }
 
     /// Reads the state in it, checking all of it.
@@ -122,7 +126,8 @@ impl SnapshotStore {
         complete.sort();
         let current = match complete.pop() {
             Some(name) => {
-                let opened = disk.open(&name).and_then(|file| SnapshotFile::open(name.clone(), file));
+                let opened =
+                    disk.open(&name).and_then(|file| SnapshotFile::open(disk.clone(), name.clone(), file));
                 Some(opened.map_err(|error| {
                     StartError::Data(format!(
                         "{name} cannot be used: {error}. The log in front of it is gone, so this node cannot start from \
@@ -155,7 +160,7 @@ impl SnapshotStore {
         let mut writer = Writer::begin(file.clone(), &meta.encode())?;
         write(&mut writer)?;
         writer.finish()?;
-        let draft = SnapshotFile { name, file, meta };
+        let draft = SnapshotFile { home: self.0.disk.clone(), name, file, meta };
         self.keep(&draft)?;
         Ok(self.current().unwrap_or(draft))
     }
@@ -171,7 +176,21 @@ impl SnapshotStore {
     /// Makes a snapshot of a file that was received, if it looks like one. It counts only once kept.
     pub fn received(&self, name: String, file: Arc<dyn DiskFile>) -> io::Result<SnapshotFile> {
         file.sync_data()?;
-        SnapshotFile::open(name, file)
+        SnapshotFile::open(self.0.disk.clone(), name, file)
+    }
+
+    /// Takes over a snapshot from another store.
+    fn copy(&self, snapshot: &SnapshotFile) -> io::Result<SnapshotFile> {
+        let (name, file) = self.draft()?;
+        let mut piece = vec![0; COPY_BYTES];
+        let (mut offset, end) = (0, snapshot.file.len()?);
+        while offset < end {
+            let length = (end - offset).min(COPY_BYTES as u64) as usize;
+            snapshot.file.read_at(&mut piece[..length], offset)?;
+            file.write_at(&piece[..length], offset)?;
+            offset += length as u64;
+        }
+        self.received(name, file)
     }
 
     /// Removes a draft that came to nothing.
@@ -184,6 +203,9 @@ impl SnapshotStore {
     /// Puts a complete, synced snapshot in the place of the last one, unless that one is newer.
     pub fn keep(&self, snapshot: &SnapshotFile) -> io::Result<()> {
         let disk = &self.0.disk;
+        if !Arc::ptr_eq(disk, &snapshot.home) {
+            return self.keep(&self.copy(snapshot)?);
+        }
         let mut current = self.0.current.lock();
         let name = snapshot.meta.name();
         if snapshot.name == name {

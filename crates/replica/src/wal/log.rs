@@ -101,8 +101,9 @@ impl Log {
     #[must_use]
     pub fn append_placed(&mut self, id: LogId, place: Place) -> bool {
         // The segments in front may have been removed already, on account of a purge whose record
-        // is still to come: `first_missing` tells, when all is replayed, whether it came.
-        if self.slots.is_empty() && id.index > self.first {
+        // is still to come, and what is left may have been truncated in between: an empty log may
+        // begin anywhere. `first_missing` tells, when all is replayed, whether that purge came.
+        if self.slots.is_empty() {
             self.begin_at(id.index);
         }
         if id.index != self.next() {
@@ -148,11 +149,11 @@ impl Log {
             self.first += 1;
             self.forget(&slot);
         }
-        if self.slots.is_empty() {
-            self.first = self.first.max(upto.index + 1);
+        self.purged = self.purged.max(Some(upto));
+        if let (true, Some(purged)) = (self.slots.is_empty(), self.purged) {
+            self.begin_at(purged.index + 1);
         }
         self.cached_from = self.cached_from.max(self.first);
-        self.purged = self.purged.max(Some(upto));
     }
 
     fn forget(&mut self, slot: &Slot) {

@@ -32,3 +32,10 @@ pub(crate) use writer::{Done, Job, Writer};
 
 /// The directory of the segments, below the data directory.
 pub(crate) const DIRECTORY: &str = "log";
+
+#[cfg(test)]
+mod model_test;
+#[cfg(test)]
+mod rig;
+#[cfg(test)]
+mod tests;

@@ -146,28 +146,30 @@ impl Writer {
         open
     }
 
+    /// Puts a job into the frame under construction. Everything that becomes true with that frame
+    /// (callbacks, state) is noted *behind* its record: making room for the record flushes the frame
+    /// before, and must not make it true too early.
     fn stage(&mut self, job: Job) -> io::Result<()> {
         match job {
             Job::Append(entries, done) => {
-                // Queued behind the entries, not before: room may be made in between.
                 let staged = self.stage_entries(&entries);
                 self.dones.push(done);
                 staged?;
             }
             Job::Vote(vote, done) => {
-                self.staged_state.vote = Some(vote);
                 let staged = self.put(&Record::Vote(vote), true);
+                self.staged_state.vote = Some(vote);
                 self.dones.push(done);
                 staged?;
             }
             Job::Truncate(after) => self.put(&Record::Truncate(after), true)?,
             Job::Purge(upto) => {
-                self.staged_state.purged = self.staged_state.purged.max(Some(upto));
                 self.put(&Record::Purge(upto), true)?;
+                self.staged_state.purged = self.staged_state.purged.max(Some(upto));
             }
             Job::Committed(id) => {
-                self.staged_state.committed = Some(id);
                 self.put(&Record::Committed(id), false)?;
+                self.staged_state.committed = Some(id);
             }
             Job::Close(done) => {
                 // What was lazy so far is made durable first; then the mark that proves it.
@@ -309,6 +311,11 @@ impl Writer {
 
     fn active(&self) -> &Held {
         self.segments.back().expect("there is an active segment")
+    }
+
+    #[cfg(test)]
+    pub fn has_failed(&self) -> bool {
+        self.failure.borrow().is_some()
     }
 
     /// Tells everybody who waits, now and from now on, that the log is lost.

@@ -1,0 +1,85 @@
+//! The engine's own suite of storage tests, over our log and our snapshots.
+
+use super::log_store::LogStore;
+use super::machine::Applier;
+use super::types::Types;
+use crate::StateMachine;
+use crate::config::{Config, Entropy, Execution, Stopwatch};
+use crate::data_dir::DataDir;
+use crate::disk::SimDisk;
+use crate::snapshot::SnapshotStore;
+use crate::wal::{self, Meter, Queue, Writer};
+use openraft::StorageError;
+use openraft::testing::log::{StoreBuilder, Suite};
+use parking_lot::RwLock;
+use std::io::{self, Read, Write};
+use std::sync::Arc;
+use tokio::sync::watch;
+
+#[derive(Clone, Default)]
+struct Count(u64);
+
+impl StateMachine for Count {
+    type Answer = u64;
+    type Capture = u64;
+
+    fn apply(&mut self, _: u64, _: u64, _: &[u8]) -> u64 {
+        self.0 += 1;
+        self.0
+    }
+
+    fn capture(&self) -> u64 {
+        self.0
+    }
+
+    fn write_snapshot(capture: u64, output: &mut dyn Write) -> io::Result<()> {
+        output.write_all(&capture.to_le_bytes())
+    }
+
+    fn read_snapshot(input: &mut dyn Read) -> io::Result<u64> {
+        let mut bytes = [0; 8];
+        input.read_exact(&mut bytes)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    fn restore(&mut self, capture: u64) {
+        self.0 = capture;
+    }
+}
+
+struct Fresh(Execution);
+
+impl StoreBuilder<Types, LogStore, Applier<Count>, ()> for Fresh {
+    async fn build(&self) -> Result<((), LogStore, Applier<Count>), StorageError<Types>> {
+        let config = Config::single(1);
+        let disk = Arc::new(SimDisk::new());
+        let (directory, lock) =
+            DataDir::open(disk.clone(), 1, &Entropy::from_source(|| 1)).expect("an empty disk opens");
+        let store = SnapshotStore::open(disk.clone()).expect("an empty disk opens");
+        let meter = Meter::new(u64::MAX);
+        let failure = watch::channel(None).0;
+        let recovered = wal::recover(&*disk, directory.salt(), 1 << 20).expect("an empty disk opens");
+        let log = recovered.log.clone();
+        let stopwatch = Stopwatch::default();
+        let writer = Writer::new(
+            disk.clone(),
+            config.log,
+            self.0,
+            stopwatch,
+            meter.clone(),
+            failure.clone(),
+            recovered,
+        );
+        let (queue, _) = Queue::start(writer.expect("a segment"), disk, self.0, lock).expect("a writer");
+        let machine = Arc::new(RwLock::new(Count::default()));
+        let applied = watch::channel(None).0;
+        let applier = Applier::new(machine, store, self.0, meter, applied, failure);
+        Ok(((), LogStore::new(log, queue, self.0), applier))
+    }
+}
+
+#[tokio::test]
+async fn the_store_does_what_the_engine_relies_on() {
+    Suite::test_all(Fresh(Execution::Threads)).await.expect("on a thread");
+    Suite::test_all(Fresh(Execution::Tasks)).await.expect("as a task");
+}
