@@ -23,6 +23,7 @@
 mod leases;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::time::Duration;

@@ -77,6 +77,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use crate::machine::Machine;
 use crate::time::{ClusterTime, Moment};
 
 /// K is a quarter of the smallest live TTL, within these bounds: below, ticks would cost more than they
@@ -173,6 +174,16 @@ impl MachineTime {
     /// How far the count may run ahead: a quarter of the smallest live TTL, within 100 ms and 1 s.
     pub fn k(&self) -> Duration {
         self.smallest_ttl.map_or(K_MAX, |ttl| (ttl / 4).clamp(K_MIN, K_MAX))
+    }
+}
+
+impl From<&Machine> for MachineTime {
+    fn from(machine: &Machine) -> MachineTime {
+        MachineTime {
+            time: machine.time(),
+            earliest_deadline: machine.earliest_deadline(),
+            smallest_ttl: machine.smallest_ttl(),
+        }
     }
 }
 
@@ -386,7 +397,7 @@ impl<M: Message> Office<M> {
             return None;
         }
         // Time that nobody's deadline was waiting for is not missed.
-        if term.machine.earliest_deadline.is_some() || !idle {
+        if term.machine.earliest_deadline.is_some() {
             self.dropped = self.dropped.saturating_add(excess);
         }
         term.count = count;

@@ -186,6 +186,16 @@ fn an_old_office_leaves_neither_count_nor_reading_nor_mail() {
 }
 
 #[test]
+fn what_an_earlier_office_counted_but_nobody_applied_is_not_counted_on() {
+    let mut office = office(OfficeLimits::default());
+    office.seal(|| moment(900)).unwrap(); // stamped 900 ms, and lost with the office
+    office.leave();
+    // Another leader brought cluster time to 300 ms meanwhile, and renewed sessions there.
+    office.take(machine(300), moment(5_000));
+    assert_eq!(office.seal(|| moment(5_500)).unwrap().at, time(800));
+}
+
+#[test]
 fn an_answer_to_an_earlier_office_frees_no_place_in_this_one() {
     let mut office = office(OfficeLimits::default());
     let old = office.seal(|| moment(600)).unwrap();

@@ -1,125 +1,18 @@
-//! Office, machine and holder together in a small world with a real time of its own, which none of them sees.
-//!
-//! Three nodes take turns in office; four processes contend for one resource. Every clock has its own
-//! rate, as far apart as rho allows; messages are late, lost, repeated and reordered; leaders and holders are
-//! paused, cut off and deposed; entries are cut by tiny size limits. Checked in real time:
-//!
-//! - `permits_never_overlap`: no permit of a lease is in force when the leader reads its clock for the entry
-//!   that ends the lease, nor when another's grant is applied;
-//! - `healthy_holder_keeps`: process 0 is never at fault itself, and never loses its session.
-//!
-//! A failure names its seed.
+//! The world: what happens when, and what is checked as it does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tenure_core::{
-    Acquire, AcquireBy, Bounds, Caller, Command, Done, EndReason, Entry, EventKind, Grant, Holder,
-    HolderOptions, LeaseState, Line, Machine, MachineTime, Message, Mode, Moment, Nonce, Office,
-    OfficeLimits, Open, Permit, Policies, Refusal, Renewal, RenewalAnswer, ResourceName, Sealed, Secret,
-    SessionId, SessionNumber, Timing, TimingNumbers, Token, Wait, WallTime,
+    Acquire, AcquireBy, Caller, Command, EndReason, Entry, EventKind, Holder, HolderOptions, Line, Machine,
+    MachineTime, Message, Mode, Nonce, Office, OfficeLimits, Open, Permit, Policies, ResourceName, Sealed,
+    Secret, SessionId, Timing, Token, Wait, WallTime,
 };
 
-/// Real time, in nanoseconds.
-type Real = u64;
-const MS: Real = 1_000_000;
-const SECOND: Real = 1_000 * MS;
-
-/// Large, so that a rule that forgets it shows: leaders are up to 2.5 % fast, holders up to 2.5 % slow.
-const RHO_PPM: u32 = 50_000;
-const RATE_PPM: i64 = 25_000;
-
-const TTLS: [Real; 4] = [2 * SECOND, 2 * SECOND, SECOND / 2, 3 * SECOND];
-
-#[test]
-fn permits_never_overlap_and_a_healthy_holder_keeps_its_lease() {
-    let mut seen = Seen::default();
-    for seed in 0..300 {
-        World::new(seed).run(40 * SECOND, &mut seen);
-    }
-    // A world in which nothing happens proves nothing.
-    assert!(seen.grants > 1_000, "{seen:?}");
-    assert!(seen.expired > 1_000, "{seen:?}");
-    assert!(seen.released > 1_000, "{seen:?}");
-    assert!(seen.permits > 10_000, "{seen:?}");
-    assert!(seen.offices > 1_000, "{seen:?}");
-    assert!(seen.left_behind > 1_000, "{seen:?}");
-    assert!(seen.dropped > Duration::from_secs(100), "{seen:?}");
-}
-
-#[test]
-fn the_same_seed_gives_the_same_world() {
-    let run = |seed| {
-        let mut seen = Seen::default();
-        World::new(seed).run(20 * SECOND, &mut seen);
-        format!("{seen:?}")
-    };
-    assert_eq!(run(7), run(7));
-    assert_ne!(run(7), run(8));
-}
-
-#[derive(Debug, Default)]
-struct Seen {
-    grants: u64,
-    expired: u64,
-    released: u64,
-    permits: u64,
-    offices: u64,
-    left_behind: u64,
-    dropped: Duration,
-}
-
-/// What travels to a node.
-#[derive(Clone, Copy, Debug)]
-struct Mail {
-    process: usize,
-    life: u64,
-    what: What,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum What {
-    Open {
-        number: u64,
-    },
-    Renew {
-        session: SessionId,
-        number: u64,
-    },
-    Acquire {
-        session: SessionId,
-    },
-    Release {
-        session: SessionId,
-        token: Token,
-    },
-    /// A renewal of nobody's, to fill the line.
-    Noise,
-}
-
-impl Message for Mail {
-    fn line(&self) -> Line {
-        match self.what {
-            What::Open { .. } => Line::Open,
-            What::Renew { .. } | What::Noise => Line::Renewal,
-            What::Acquire { .. } | What::Release { .. } => Line::Other,
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        64
-    }
-}
-
-/// What travels back.
-#[derive(Clone, Debug)]
-enum Reply {
-    Opened { session: SessionId, number: u64, ttl: Duration },
-    Renewed(RenewalAnswer),
-    Granted(Box<Grant>),
-    Released(Token),
-    UnknownSession,
-}
+use crate::Seen;
+use crate::parts::{
+    Clock, Dice, MS, Mail, RATE_PPM, Real, Reply, SECOND, TTLS, What, is_ended, reply_to, timing,
+};
 
 enum Happening {
     /// A message reaches a node's socket.
@@ -139,29 +32,6 @@ enum Happening {
     Takes(usize, u64),
     Leaves(usize, u64),
     Flood(Real),
-}
-
-/// A clock with two faces. The second one is wrong on the side that must not matter.
-#[derive(Clone, Copy)]
-struct Clock {
-    origin: Real,
-    ppm: [i64; 2],
-}
-
-impl Clock {
-    fn at(&self, now: Real) -> Moment {
-        let face = |ppm: i64| {
-            let nanos = i128::from(self.origin) + i128::from(now) * i128::from(1_000_000 + ppm) / 1_000_000;
-            Duration::from_nanos(u64::try_from(nanos).unwrap())
-        };
-        Moment::from_readings(face(self.ppm[0]), face(self.ppm[1]))
-    }
-
-    /// When the longer of the two has shown `length`, counted from `now`.
-    fn real_after(&self, now: Real, length: Duration) -> Real {
-        let fastest = 1_000_000 + i128::from(self.ppm[0].max(self.ppm[1]));
-        now + u64::try_from(i128::try_from(length.as_nanos()).unwrap() * 1_000_000 / fastest).unwrap()
-    }
 }
 
 struct Node {
@@ -199,7 +69,7 @@ struct Flight {
     read_at: Real,
 }
 
-struct World {
+pub struct World {
     seed: u64,
     dice: Dice,
     now: Real,
@@ -218,7 +88,7 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    pub fn new(seed: u64) -> World {
         let mut dice = Dice(seed);
         let limits = OfficeLimits {
             renewals_per_entry_max: if dice.one_in(2) { 1 + dice.below(4) as usize } else { 1_000 },
@@ -286,7 +156,7 @@ impl World {
         world
     }
 
-    fn run(mut self, until: Real, seen: &mut Seen) {
+    pub fn run(mut self, until: Real, seen: &mut Seen) {
         while let Some(((at, _), happening)) = self.queue.pop_first() {
             if at > until {
                 break;
@@ -382,14 +252,6 @@ impl World {
         }
     }
 
-    fn machine_time(&self) -> MachineTime {
-        MachineTime {
-            time: self.machine.time(),
-            earliest_deadline: self.machine.earliest_deadline(),
-            smallest_ttl: self.machine.smallest_ttl(),
-        }
-    }
-
     fn commits(&mut self, term: u64, seen: &mut Seen) {
         if term != self.term {
             return;
@@ -403,7 +265,7 @@ impl World {
         for (mail, reply) in self.apply(flight, seen) {
             self.reply(mail.process, mail.life, reply);
         }
-        let machine = self.machine_time();
+        let machine = MachineTime::from(&self.machine);
         let node = &mut self.nodes[self.leader];
         node.office.applied(machine);
         node.office.answered(number);
@@ -533,7 +395,7 @@ impl World {
         let at = self.machine.time();
         let first = Entry { at, wall: WallTime::default(), renewals: vec![], commands: vec![took] };
         self.machine.apply(first);
-        let machine = self.machine_time();
+        let machine = MachineTime::from(&self.machine);
         let node_ = &mut self.nodes[node];
         node_.office.leave();
         node_.office.take(machine, node_.clock.at(self.now));
@@ -747,55 +609,5 @@ impl World {
         if self.now < end {
             self.after(MS, Happening::Flood(end));
         }
-    }
-}
-
-impl Mail {
-    fn renewal(&self) -> Renewal {
-        match self.what {
-            What::Renew { session, number } => Renewal { session: session.number, number },
-            _ => Renewal { session: SessionNumber::new(0), number: 1 },
-        }
-    }
-}
-
-fn reply_to(mail: Mail, answer: Result<Done, Refusal>) -> Option<Reply> {
-    match (answer, mail.what) {
-        (Ok(Done::Opened { session, number, ttl, .. }), _) => Some(Reply::Opened { session, number, ttl }),
-        (Ok(Done::Granted { grants, .. }), _) => Some(Reply::Granted(Box::new(grants[0].clone()))),
-        // Also if nothing was left: a release that was repeated.
-        (Ok(Done::Released { .. }), What::Release { token, .. }) => Some(Reply::Released(token)),
-        (Err(Refusal::UnknownSession), _) => Some(Reply::UnknownSession),
-        _ => None, // queued, or refused: asked again later
-    }
-}
-
-fn is_ended(state: LeaseState) -> bool {
-    matches!(state, LeaseState::Ended(_))
-}
-
-/// The sharpest numbers that are accepted: a millisecond of slack.
-fn timing(ttl: Real) -> Timing {
-    let ttl = Duration::from_nanos(ttl);
-    let ms = Duration::from_millis(1);
-    let numbers = TimingNumbers { ttl, renew_every: ttl / 3, rho_ppm: RHO_PPM, net: ms, sigma: ms };
-    let bounds = Bounds { pause: ms, retry: ms, reconnect: ms, ..Bounds::default() };
-    numbers.checked(&bounds).unwrap()
-}
-
-/// A tiny deterministic generator (splitmix64), so that a failure names its seed.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-
-    fn one_in(&mut self, many: u64) -> bool {
-        self.below(many) == 0
     }
 }
