@@ -269,7 +269,12 @@ impl Holder {
 
     /// The answer to an open, or to an acquire that opened its session and did not wait.
     pub fn opened(&mut self, number: u64, ttl: Duration, now: Moment) {
-        if let Some(deadline) = self.acknowledged(number, ttl) {
+        let known = self.deadline.is_some();
+        // A repeated open that is applied late extends the session too, but unlike a renewal's its answer lists no
+        // notices; so only the first one is believed, when there can be no lease yet that was given notice.
+        if let Some(deadline) = self.acknowledged(number, ttl)
+            && !known
+        {
             self.move_deadline(deadline, now);
         }
     }

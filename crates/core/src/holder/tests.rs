@@ -120,6 +120,18 @@ fn a_late_answer_to_an_old_transmission_moves_nothing_back() {
 }
 
 #[test]
+fn a_late_answer_to_a_repeated_open_moves_nothing() {
+    let mut holder = Holder::new(timing(), HolderOptions::default());
+    let first = holder.transmit(at(0), MIDDLE);
+    let second = holder.transmit(at(800), MIDDLE);
+    holder.opened(first, TTL, at(900));
+    holder.granted(&grant(1, Mode::Exclusive), [], at(1_000));
+    // The lease is given notice, the push is lost, and only then the second open is applied.
+    holder.opened(second, TTL, at(5_000));
+    assert_eq!(holder.remaining(at(5_000)), ms(4_800), "still counted from the first");
+}
+
+#[test]
 fn a_grant_moves_nothing() {
     let mut holder = holder();
     holder.granted(&grant(2, Mode::Exclusive), [], at(9_000));
