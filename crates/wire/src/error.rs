@@ -164,6 +164,7 @@ pub struct UnknownCode;
 #[error("{message}")]
 pub struct ApiError {
     /// The word to act on.
+    #[serde(deserialize_with = "code_or_internal")]
     pub code: Code,
     /// For people: the thing and the number.
     pub message: String,
@@ -452,6 +453,11 @@ impl From<&Refusal> for ApiError {
                 .hint("form a new cluster; fences must then be repaired to its tokens"),
         }
     }
+}
+
+/// A word that this build does not know is a newer server's; the effect still tells what to do.
+fn code_or_internal<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Code, D::Error> {
+    Ok(String::deserialize(input)?.parse().unwrap_or(Code::Internal))
 }
 
 fn kind_in_words(kind: KindSetting) -> String {

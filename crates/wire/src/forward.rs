@@ -3,11 +3,10 @@
 //! Followers forward to the leader, never redirect, so that any one endpoint works. Both sides check the
 //! protocol's version when they connect, so these shapes carry only a format byte of their own.
 
-use tenure_core::{Answer, Renewal, RenewalAnswer, RenewalNews, SessionNumber};
+use tenure_core::{Answer, Renewal, RenewalAnswer, RenewalNews};
 
-use crate::codec::{
-    Coded, Reader, WireError, check_version, choice, put_bytes, put_signed, put_varint, record,
-};
+use crate::codec::{Coded, Reader, WireError, check_version, choice, put_bytes, put_varint, record};
+use crate::log::{RENEWAL_BYTES_MIN, put_renewals, take_renewals};
 
 const REQUEST: &str = "forwarded request";
 const REPLY: &str = "forwarded reply";
@@ -66,13 +65,7 @@ impl Coded for Forwarded {
             Forwarded::Renewals(renewals) => {
                 out.push(2);
                 put_varint(renewals.len() as u64, out);
-                let mut last = 0u64;
-                for renewal in renewals {
-                    let session = renewal.session.get();
-                    put_signed(session.wrapping_sub(last) as i64, out);
-                    put_varint(renewal.number, out);
-                    last = session;
-                }
+                put_renewals(renewals, out);
             }
             Forwarded::ReadIndex => out.push(3),
             Forwarded::Administer(request) => {
@@ -86,14 +79,8 @@ impl Coded for Forwarded {
         Ok(match input.byte()? {
             1 => Forwarded::Command(take_bytes(input)?),
             2 => {
-                let count = input.length(2)?;
-                let mut last = 0u64;
-                let mut renewals = Vec::with_capacity(count);
-                for _ in 0..count {
-                    last = last.wrapping_add(input.signed()? as u64);
-                    renewals.push(Renewal { session: SessionNumber::new(last), number: input.varint()? });
-                }
-                Forwarded::Renewals(renewals)
+                let count = input.length(RENEWAL_BYTES_MIN)?;
+                Forwarded::Renewals(take_renewals(input, count)?)
             }
             3 => Forwarded::ReadIndex,
             4 => Forwarded::Administer(take_bytes(input)?),
@@ -190,7 +177,7 @@ fn decode<T: Coded>(what: &'static str, bytes: &[u8]) -> Result<T, WireError> {
 mod tests {
     use super::*;
     use std::time::Duration;
-    use tenure_core::{Done, EndReason, Refusal, Revision, Token};
+    use tenure_core::{Done, EndReason, Refusal, Revision, SessionNumber, Token};
 
     #[test]
     fn what_is_forwarded_arrives() {

@@ -20,7 +20,7 @@ const ENTRY: &str = "log entry";
 const COMMAND: &str = "command";
 
 /// A packed renewal has at least this many bytes: one for the step, one for the number.
-const RENEWAL_BYTES_MIN: usize = 2;
+pub(crate) const RENEWAL_BYTES_MIN: usize = 2;
 
 /// Appends a whole entry.
 pub fn encode_entry(entry: &Entry, out: &mut Vec<u8>) {
@@ -44,14 +44,7 @@ pub fn encode_entry_head(
     wall.put(out);
     put_varint(renewals.len() as u64, out);
     put_varint(commands as u64, out);
-    let mut last = 0u64;
-    for renewal in renewals {
-        let session = renewal.session.get();
-        // Wrapping: any two numbers have a step between them, and adding it back gives the number again.
-        put_signed(session.wrapping_sub(last) as i64, out);
-        put_varint(renewal.number, out);
-        last = session;
-    }
+    put_renewals(renewals, out);
 }
 
 /// Appends one command, to stand behind an entry's head or to be forwarded alone.
@@ -81,7 +74,21 @@ pub fn decode_command(bytes: &[u8]) -> Result<Command, WireError> {
     Ok(command)
 }
 
-fn take_renewals(input: &mut Reader<'_>, count: usize) -> Result<Vec<Renewal>, WireError> {
+/// Appends renewals, packed; their count is the caller's to say.
+pub(crate) fn put_renewals(renewals: &[Renewal], out: &mut Vec<u8>) {
+    let mut last = 0u64;
+    for renewal in renewals {
+        let session = renewal.session.get();
+        // Wrapping: any two numbers have a step between them, and adding it back gives the number again.
+        put_signed(session.wrapping_sub(last) as i64, out);
+        put_varint(renewal.number, out);
+        last = session;
+    }
+}
+
+/// Reads so many packed renewals. `count` must have been held against the bytes that are left, because room is
+/// made for all of them at once.
+pub(crate) fn take_renewals(input: &mut Reader<'_>, count: usize) -> Result<Vec<Renewal>, WireError> {
     let mut renewals = Vec::with_capacity(count);
     let mut last = 0u64;
     for _ in 0..count {
