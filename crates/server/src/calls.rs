@@ -3,12 +3,14 @@
 //! Handlers decode, ask here, and encode. Nothing here decides anything about leases; it takes a turn, puts
 //! the command through the log or looks at the machine, and gives refusals and failures their words.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure_core::state::Transition;
+use tenure_core::state::{FenceRecord, Resource, State, Transition};
 use tenure_core::{
-    Acquire, Command, Done, Grant, Holding, HolderName, LeaseView, Machine, Refusal, Register, RegisterKey,
-    RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber, SessionView, Token, Wait,
+    Acquire, Command, Done, FenceName, Grant, HolderName, Holding, LeaseView, Machine, Refusal, Register,
+    RegisterKey, RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber, SessionView, Slot, Token,
+    Wait,
 };
 use tenure_replica::Role;
 use tenure_wire::{ApiError, Code, json, words};
@@ -53,6 +55,29 @@ pub(crate) struct Written {
     pub results: Vec<Register>,
 }
 
+/// One fence of a resource.
+pub(crate) struct FenceView {
+    pub resource: ResourceName,
+    pub fence: FenceName,
+    pub record: FenceRecord,
+    /// The newest token of each scope of the resource: what the fence should have installed.
+    pub newest: BTreeMap<Option<Slot>, Token>,
+}
+
+fn fences_of(resource: &Resource) -> Vec<FenceView> {
+    let Some(more) = &resource.more else { return Vec::new() };
+    let whole = Token::try_from(resource.last_token).ok().map(|token| (None, token));
+    let slots = more.slot_tokens.iter().map(|(slot, token)| (Some(*slot), *token));
+    let newest: BTreeMap<_, _> = whole.into_iter().chain(slots).collect();
+    let view = |(fence, record): (&FenceName, &FenceRecord)| FenceView {
+        resource: resource.name.clone(),
+        fence: fence.clone(),
+        record: record.clone(),
+        newest: newest.clone(),
+    };
+    more.fences.iter().map(view).collect()
+}
+
 /// How a failure is told: what the caller may assume, and when to ask again.
 pub(crate) fn failed(failure: Failure) -> ApiError {
     match failure {
@@ -74,7 +99,9 @@ pub(crate) fn stopping() -> ApiError {
 pub(crate) fn page(limit: Option<u64>) -> Result<usize, ApiError> {
     match limit {
         None => Ok(PAGE_DEFAULT),
-        Some(0) => Err(ApiError::invalid("a limit of 0 lists nothing").hint(format!("ask for 1 to {PAGE_MAX}"))),
+        Some(0) => {
+            Err(ApiError::invalid("a limit of 0 lists nothing").hint(format!("ask for 1 to {PAGE_MAX}")))
+        }
         // More than a page is no mistake: the answer says where to go on.
         Some(limit) => Ok(usize::try_from(limit).unwrap_or(PAGE_MAX).min(PAGE_MAX)),
     }
@@ -145,8 +172,27 @@ impl Api {
 
     /// One's own session: what it is and what it holds.
     pub async fn session(&self, id: &SessionId) -> Result<(SessionView, Vec<Grant>), ApiError> {
+        let found =
+            self.look(false, |machine| machine.session_view(id.number).zip(machine.leases_of(id))).await?;
+        Ok(found.ok_or(Refusal::UnknownSession)?)
+    }
+
+    /// The same with what a client needs that lost track: its leases as others see them, and the state that the
+    /// rest can be looked up in.
+    pub async fn own_session(
+        &self,
+        id: &SessionId,
+    ) -> Result<(SessionView, Vec<(ResourceName, Holding)>, State), ApiError> {
         let found = self
-            .look(false, |machine| machine.session_view(id.number).zip(machine.leases_of(id)))
+            .look(false, |machine| {
+                let view = machine.session_view(id.number)?;
+                let own = |holding: &Holding| holding.session == id.number;
+                let leases = machine.leases_of(id)?.into_iter().filter_map(|grant| {
+                    let holders = machine.lease(&grant.resource)?.holders;
+                    Some((grant.resource, holders.into_iter().find(own)?))
+                });
+                Some((view, leases.collect(), machine.capture()))
+            })
             .await?;
         Ok(found.ok_or(Refusal::UnknownSession)?)
     }
@@ -213,8 +259,7 @@ impl Api {
     }
 
     pub async fn lease(&self, name: &ResourceName, stale: bool) -> Result<(LeaseView, Revision), ApiError> {
-        let (lease, revision) =
-            self.look(stale, |machine| (machine.lease(name), machine.revision())).await?;
+        let (lease, revision) = self.look(stale, |machine| (machine.lease(name), machine.revision())).await?;
         Ok((lease.ok_or_else(|| ApiError::not_found("resource", name.as_str()))?, revision))
     }
 
@@ -265,6 +310,30 @@ impl Api {
         .await
     }
 
+    // Fences.
+
+    /// The fences of the resources whose names begin with `prefix`, after `after`; and where to go on. `limit` counts
+    /// resources.
+    pub async fn fences(
+        &self,
+        prefix: &str,
+        after: &str,
+        limit: usize,
+    ) -> Result<(Vec<FenceView>, Option<String>), ApiError> {
+        let state = self.look(false, Machine::capture).await?;
+        let mut guarded: Vec<&Resource> = state
+            .resources
+            .iter()
+            .map(|(_, resource)| resource)
+            .filter(|resource| resource.more.as_ref().is_some_and(|more| !more.fences.is_empty()))
+            .filter(|resource| resource.name.as_str().starts_with(prefix) && resource.name.as_str() > after)
+            .collect();
+        guarded.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let next = guarded.get(limit).and(guarded.get(limit - 1)).map(|last| last.name.to_string());
+        guarded.truncate(limit);
+        Ok((guarded.into_iter().flat_map(fences_of).collect(), next))
+    }
+
     // The node.
 
     /// Whether a leader is known and serves.
@@ -291,7 +360,7 @@ impl Api {
                 if self.node.status().replica.applied == before {
                     applied = before;
                     let hash = tokio::task::spawn_blocking(move || tenure_wire::state_hash(&state)).await;
-                    state_hash = hash.ok().map(|hash| words::hex(&hash));
+                    state_hash = hash.ok().map(|hash| words::hex(&hash.to_be_bytes()));
                     break;
                 }
             }
@@ -325,6 +394,8 @@ impl Api {
         nodes.sort_by_key(|node| node.node);
         Ok(self.node.glance(|machine| {
             let counts = machine.counts();
+            let state = machine.capture();
+            let restoring = state.grants_from.remaining_at(state.time);
             json::ClusterStatus {
                 cluster: words::hex(&machine.settings().cluster),
                 leader: status.leader,
@@ -341,7 +412,7 @@ impl Api {
                 waiters: counts.waiters as u64,
                 state_hash,
                 fault_tolerant: status.voters.len() > 2,
-                restoring_ms: None,
+                restoring_ms: (!restoring.is_zero()).then(|| words::millis(restoring)),
             }
         }))
     }

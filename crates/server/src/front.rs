@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, Request, Response, header};
+use axum::http::{HeaderMap, Request, Response, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -26,7 +26,7 @@ use tokio::time::Sleep;
 use tower::ServiceExt;
 
 use crate::http::Refused;
-use crate::listen::Serve;
+use crate::listen::{Accept, ListenLimits, Serve, listen};
 use crate::metrics::{Surface, Traffic};
 use crate::node::Node;
 use crate::{grpc, http};
@@ -140,9 +140,9 @@ impl Front {
         clock: Arc<dyn Clock>,
         listen: SocketAddr,
         advertise: Option<&str>,
-        limits: FrontLimits,
         stop: watch::Receiver<bool>,
     ) -> Front {
+        let limits = FrontLimits::default();
         let api = Arc::new(Api {
             node,
             clock,
@@ -161,9 +161,11 @@ impl Front {
         Front { http: http::router(api.clone()), grpc: grpc::router(api.clone()), api }
     }
 
-    /// What this front has seen, for the listener to count into.
-    pub fn traffic(&self) -> Arc<Traffic> {
-        self.api.traffic.clone()
+    /// Serves what comes in until the node stops, then gives requests under way so long to end.
+    pub async fn serve(self, accept: impl Accept, drain_within: Duration) {
+        let limits = ListenLimits { drain_within, ..ListenLimits::default() };
+        let (traffic, stop) = (self.api.traffic.clone(), self.api.stop.clone());
+        listen(accept, self, limits, traffic, stop).await;
     }
 
     /// Answers one request; there is always an answer.
@@ -210,13 +212,17 @@ impl Api {
     fn metered<B>(&self, surface: Surface, call: &'static str, body: B) -> Metered<B> {
         let renewal = call == "sessions.renew";
         // The session stream lives as long as its client: it has frames and credits of its own.
-        let streams = surface == Surface::Grpc && call == "stream";
+        let streams = surface == Surface::Grpc && call == grpc::STREAM;
         Metered {
             body,
             seen: 0,
             bytes_max: (!streams).then_some(self.limits.body_bytes_max),
             all: if renewal { self.renewal_bodies.clone() } else { self.bodies.clone() },
-            all_max: if renewal { self.limits.renewal_bodies_bytes_max } else { self.limits.bodies_bytes_max },
+            all_max: if renewal {
+                self.limits.renewal_bodies_bytes_max
+            } else {
+                self.limits.bodies_bytes_max
+            },
             stall_max: (!streams).then_some(self.limits.body_stall_max),
             stalled: None,
             surface,
@@ -225,15 +231,13 @@ impl Api {
 }
 
 impl Serve for Front {
-    fn serve(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send + 'static {
-        self.clone().answer(request)
+    fn serve(self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send + 'static {
+        self.answer(request)
     }
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
+    headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
 }
 
 fn refuse(surface: Surface, error: ApiError) -> Response<Body> {
@@ -244,7 +248,7 @@ fn refuse(surface: Surface, error: ApiError) -> Response<Body> {
 }
 
 /// The header in which gRPC answers carry the stable code, for whoever does not decode the details.
-pub(crate) const CODE_HEADER: HeaderName = HeaderName::from_static("tenure-code");
+pub(crate) const CODE_HEADER: &str = "tenure-code";
 
 /// The stable code of an answer, for metrics.
 fn code_of(response: &Response<Body>) -> &'static str {
@@ -285,8 +289,11 @@ impl Hosts {
         if let Some(named) = named
             && !self.ours(host(named))
         {
-            return Err(ApiError::new(Code::ForeignOrigin, format!("this server is not called {}", host(named)))
-                .hint("use its address, or start it with --advertise and the name that clients use"));
+            return Err(ApiError::new(
+                Code::ForeignOrigin,
+                format!("this server is not called {}", host(named)),
+            )
+            .hint("use its address, or start it with --advertise and the name that clients use"));
         }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
         let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site);

@@ -4,19 +4,29 @@
 //! never decides who holds a lease; that is `tenure_core`'s machine, and when time has passed is its
 //! office's. Start reading at [`Node`], then `desk` for how an entry comes about.
 
+mod calls;
 mod config;
 mod desk;
 mod failure;
 mod forward;
+mod front;
+mod grpc;
+mod http;
 mod hub;
+mod listen;
+mod metrics;
 mod node;
 mod probe;
 mod replicated;
+mod server;
 mod tally;
+mod watching;
 
 pub use config::Config;
 pub use desk::DeskNumbers;
 pub use failure::Failure;
 pub use hub::{Hub, Listener};
+pub use listen::Accept;
 pub use node::{Node, NodeStatus};
+pub use server::{Server, World};
 pub use tally::{Durations, Tally};

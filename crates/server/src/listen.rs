@@ -6,6 +6,7 @@
 
 use std::future::Future;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -16,6 +17,7 @@ use axum::http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tenure_wire::{ApiError, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -25,7 +27,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use crate::metrics::Traffic;
 
 /// Where connections come from.
-pub trait Accept: Send {
+pub trait Accept: Send + 'static {
     /// A connection.
     type Connection: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 
@@ -44,10 +46,17 @@ impl Accept for TcpListener {
     }
 }
 
+/// Opens the client port; gives it and the address that it really has.
+pub async fn bind(listen: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(listen).await?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
 /// What answers requests.
 pub trait Serve: Clone + Send + 'static {
     /// Answers one request. There is always an answer.
-    fn serve(&self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send + 'static;
+    fn serve(self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send + 'static;
 }
 
 /// How much patience there is, and for how many.
@@ -84,11 +93,18 @@ impl Default for ListenLimits {
 }
 
 /// What a connection too many is told, whichever protocol it would have spoken.
-const TOO_MANY: &[u8] = b"HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\n\
-    connection: close\r\ncontent-length: 186\r\n\r\n\
-    {\"error\":{\"code\":\"overloaded\",\"message\":\"too many connections are open\",\
-    \"hint\":\"close idle connections, or ask another node\",\
-    \"effect\":\"not_applied\",\"retry_after_ms\":1000}}           ";
+fn too_many(connections_max: usize) -> Vec<u8> {
+    let error = ApiError::overloaded("too many connections are open", Duration::from_secs(1));
+    let error = ApiError {
+        limit: Some("connections_max".into()),
+        max: Some(connections_max as u64),
+        ..error.hint("close idle connections, or ask another node")
+    };
+    let body =
+        serde_json::to_string(&json::ErrorBody { error }).expect("an error is made of text and numbers");
+    let head = "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close";
+    format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
 
 /// A pause after a failed accept: files are short, and asking again at once would only burn a core.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -106,6 +122,7 @@ pub async fn listen(
 ) {
     let limits = Arc::new(limits);
     let room = Arc::new(Semaphore::new(limits.connections_max));
+    let refusal = too_many(limits.connections_max);
     let mut open = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -118,14 +135,13 @@ pub async fn listen(
             Ok((connection, peer)) => match room.clone().try_acquire_owned() {
                 Ok(permit) => {
                     traffic.connection_opened();
-                    let serving =
-                        serve_connection(connection, serve.clone(), limits.clone(), stop.clone());
+                    let serving = serve_connection(connection, serve.clone(), limits.clone(), stop.clone());
                     open.spawn(counted(serving, peer, permit, traffic.clone()));
                 }
                 Err(_) => {
                     traffic.connection_refused();
                     tracing::debug!(peer, limit = limits.connections_max, "connection refused: too many");
-                    refuse(connection);
+                    refuse(connection, &refusal);
                 }
             },
             Err(error) => {
@@ -160,9 +176,9 @@ async fn counted(
 }
 
 /// Tells a connection too many why, as far as its buffers take it without waiting, and hangs up.
-fn refuse(mut connection: impl AsyncWrite + Unpin) {
+fn refuse(mut connection: impl AsyncWrite + Unpin, refusal: &[u8]) {
     let mut context = Context::from_waker(std::task::Waker::noop());
-    let _ = Pin::new(&mut connection).poll_write(&mut context, TOO_MANY);
+    let _ = Pin::new(&mut connection).poll_write(&mut context, refusal);
 }
 
 /// Why a connection ended before its time.
@@ -193,7 +209,7 @@ async fn serve_connection(
     };
     let connection = TokioIo::new(Patient::new(connection, head, limits.write_stall_max));
     let service = hyper::service::service_fn(move |request| {
-        let answer = serve.serve(request);
+        let answer = serve.clone().serve(request);
         async move { Ok::<_, std::convert::Infallible>(answer.await) }
     });
     if second {

@@ -89,13 +89,7 @@ impl Traffic {
     }
 
     /// A request was answered: with which code, and after how long.
-    pub(crate) fn answered(
-        &self,
-        surface: Surface,
-        call: &'static str,
-        code: &'static str,
-        took: Duration,
-    ) {
+    pub(crate) fn answered(&self, surface: Surface, call: &'static str, code: &'static str, took: Duration) {
         let mut all = self.calls.lock();
         let calls = all
             .entry((surface, call))
@@ -115,15 +109,20 @@ impl Traffic {
             .value(Self::open(&self.connections_accepted, &self.connections_closed));
         page.counter("tenure_connections_accepted_total", "Client connections accepted since the start.")
             .value(self.connections_accepted.load(Relaxed));
-        page.counter("tenure_connections_refused_total", "Client connections refused because too many were open.")
-            .value(self.connections_refused.load(Relaxed));
+        page.counter(
+            "tenure_connections_refused_total",
+            "Client connections refused because too many were open.",
+        )
+        .value(self.connections_refused.load(Relaxed));
         page.gauge("tenure_watchers", "Watch streams open on this node now.")
             .value(Self::open(&self.watchers, &self.watchers_ended));
         page.gauge("tenure_waiting_requests", "Acquires that wait for their turn on this node now.")
             .value(Self::open(&self.waits, &self.waits_ended));
         let calls = self.calls.lock();
-        let mut requests = page
-            .counter("tenure_requests_total", "Requests answered, by the code of the answer (`ok` if it was done).");
+        let mut requests = page.counter(
+            "tenure_requests_total",
+            "Requests answered, by the code of the answer (`ok` if it was done).",
+        );
         for ((surface, call), calls) in calls.iter() {
             for (code, count) in &calls.answered {
                 requests.labelled(&[("surface", surface.as_str()), ("call", call), ("code", code)], count);
@@ -134,7 +133,11 @@ impl Traffic {
             "From a request's head to its answer's; an acquire that waits and a watch count until they are answered.",
         );
         for ((surface, call), calls) in calls.iter() {
-            took.durations(&[("surface", surface.as_str()), ("call", call)], calls.took.buckets(), calls.took.sum());
+            took.durations(
+                &[("surface", surface.as_str()), ("call", call)],
+                calls.took.buckets(),
+                calls.took.sum(),
+            );
         }
     }
 }
@@ -158,11 +161,13 @@ fn render_machine(node: &Node, page: &mut Page) {
     });
     page.gauge("tenure_sessions", "Sessions alive, those ended and not yet cleared away among them.")
         .value(counts.sessions);
-    page.gauge("tenure_resources", "Resources that are held, waited for, resting or pinned.").value(counts.leases);
+    page.gauge("tenure_resources", "Resources that are held, waited for, resting or pinned.")
+        .value(counts.leases);
     page.gauge("tenure_resources_remembered", "Free resources whose history is remembered.")
         .value(counts.remembered);
     page.gauge("tenure_waiters", "Acquires that stand in line.").value(counts.waiters);
-    page.gauge("tenure_registers", "Registers that exist, or whose guard is remembered.").value(counts.registers);
+    page.gauge("tenure_registers", "Registers that exist, or whose guard is remembered.")
+        .value(counts.registers);
     page.counter("tenure_revision_total", "Visible changes so far: the cluster's revision.").value(revision);
     page.counter("tenure_tokens_total", "The last fencing token issued.").value(token);
     page.counter("tenure_cluster_time_seconds_total", "Cluster time: what the log itself has counted.")
@@ -196,19 +201,29 @@ fn render_tally(node: &Node, page: &mut Page) {
         .value(tally.renewals.load(Relaxed));
     page.gauge("tenure_entry_largest_commands", "The most renewals and commands that one entry had.")
         .value(tally.batch_largest.load(Relaxed));
-    page.histogram("tenure_expiry_lateness_seconds", "Cluster time by which expired leases outlived their deadline.")
-        .durations(&[], tally.late.buckets(), tally.late.sum());
-    page.histogram("tenure_wait_seconds", "How long granted acquires had stood in line.")
-        .durations(&[], tally.waited.buckets(), tally.waited.sum());
-    page.histogram("tenure_hold_seconds", "How long leases were held.")
-        .durations(&[], tally.held.buckets(), tally.held.sum());
+    page.histogram(
+        "tenure_expiry_lateness_seconds",
+        "Cluster time by which expired leases outlived their deadline.",
+    )
+    .durations(&[], tally.late.buckets(), tally.late.sum());
+    page.histogram("tenure_wait_seconds", "How long granted acquires had stood in line.").durations(
+        &[],
+        tally.waited.buckets(),
+        tally.waited.sum(),
+    );
+    page.histogram("tenure_hold_seconds", "How long leases were held.").durations(
+        &[],
+        tally.held.buckets(),
+        tally.held.sum(),
+    );
 }
 
 fn render_replica(node: &Node, page: &mut Page) {
     let status = node.status();
     let (replica, desk) = (&status.replica, &status.desk);
     page.gauge("tenure_node", "This node's number.").value(replica.node);
-    page.gauge("tenure_leader", "The leader's number; zero while none is known.").value(replica.leader.unwrap_or(0));
+    page.gauge("tenure_leader", "The leader's number; zero while none is known.")
+        .value(replica.leader.unwrap_or(0));
     page.gauge("tenure_is_leader", "1 on the node that leads.").value(u8::from(replica.role == Role::Leader));
     page.gauge("tenure_term", "The current term.").value(replica.term);
     page.gauge("tenure_voters", "Members that vote.").value(replica.voters.len());
@@ -223,7 +238,8 @@ fn render_replica(node: &Node, page: &mut Page) {
     page.gauge("tenure_log_segments", "Files of the log.").value(replica.log.segments);
     page.counter("tenure_log_written_bytes_total", "Bytes written to the log since the start.")
         .value(replica.log.written_bytes);
-    page.counter("tenure_log_frames_total", "Group commits written since the start.").value(replica.log.frames);
+    page.counter("tenure_log_frames_total", "Group commits written since the start.")
+        .value(replica.log.frames);
     page.counter("tenure_log_records_total", "Records in these group commits.").value(replica.log.records);
     page.gauge("tenure_log_sync_longest_seconds", "The longest sync of the log since the start.")
         .value(replica.log.sync.longest.as_secs_f64());
@@ -233,14 +249,17 @@ fn render_replica(node: &Node, page: &mut Page) {
         durations.buckets.iter().copied(),
         durations.sum,
     );
-    let mut lag = page.gauge("tenure_peer_lag_entries", "On the leader: how many entries a member is behind.");
+    let mut lag =
+        page.gauge("tenure_peer_lag_entries", "On the leader: how many entries a member is behind.");
     for peer in &replica.peers {
         if let Some(behind) = peer.lag {
             lag.labelled(&[("node", &peer.node.to_string())], behind);
         }
     }
-    page.gauge("tenure_office_held", "1 while this node counts cluster time.").value(u8::from(desk.in_office));
-    page.counter("tenure_offices_total", "How often this node took office since its start.").value(desk.offices);
+    page.gauge("tenure_office_held", "1 while this node counts cluster time.")
+        .value(u8::from(desk.in_office));
+    page.counter("tenure_offices_total", "How often this node took office since its start.")
+        .value(desk.offices);
     let mut waiting = page.gauge("tenure_desk_waiting", "What waits to be sealed into an entry, by line.");
     waiting.labelled(&[("line", "renewals")], desk.waiting.renewals);
     waiting.labelled(&[("line", "opens")], desk.waiting.opens);
@@ -248,8 +267,11 @@ fn render_replica(node: &Node, page: &mut Page) {
     page.gauge("tenure_desk_waiting_bytes", "Bytes of the opens and commands that wait there.")
         .value(desk.waiting.bytes);
     page.gauge("tenure_entries_in_flight", "Entries proposed and not yet answered.").value(desk.in_flight);
-    page.counter("tenure_time_dropped_seconds_total", "Time measured and counted against nobody, because of the cap.")
-        .value(desk.dropped.as_secs_f64());
+    page.counter(
+        "tenure_time_dropped_seconds_total",
+        "Time measured and counted against nobody, because of the cap.",
+    )
+    .value(desk.dropped.as_secs_f64());
     page.counter("tenure_desk_overloaded_total", "Commands turned away because the leader's line was full.")
         .value(desk.overloaded);
 }
@@ -308,18 +330,18 @@ impl Family<'_> {
     ) {
         let mut count = 0;
         let mut unbounded = false;
-        let mut all = labels.to_vec();
+        let with_bound = |family: &mut Self, bound: &str, count: u64| {
+            let labels: Vec<_> = labels.iter().copied().chain([("le", bound)]).collect();
+            family.sample("_bucket", &labels, count);
+        };
         for (bound, number) in buckets {
             count += number;
             unbounded |= bound.is_none();
             let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.as_secs_f64().to_string());
-            all.push(("le", &bound));
-            self.sample("_bucket", &all, count);
-            all.pop();
+            with_bound(self, &bound, count);
         }
         if !unbounded {
-            all.push(("le", "+Inf"));
-            self.sample("_bucket", &all, count);
+            with_bound(self, "+Inf", count);
         }
         self.sample("_sum", labels, sum.as_secs_f64());
         self.sample("_count", labels, count);

@@ -7,15 +7,18 @@ use std::time::Duration;
 
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{Moment, Settings};
-use tenure_replica::{Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork};
+use tenure_replica::{
+    Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork,
+};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::desk::desk;
+use crate::front::Front;
 use crate::hub::Hub;
-use crate::listen::{Accept, Front, bind};
+use crate::listen::{Accept, bind};
 use crate::node::Node;
 use crate::probe::Prober;
 use crate::replicated::Replicated;
@@ -68,7 +71,10 @@ impl Server {
     pub async fn start(config: Config) -> Result<Server, StartError> {
         let world = World::real(&config)?;
         let (accept, address) = bind(config.listen).await.map_err(|error| {
-            StartError::Io(format!("cannot listen at {} (is another node running there?)", config.listen), error)
+            StartError::Io(
+                format!("cannot listen at {} (is another node running there?)", config.listen),
+                error,
+            )
         })?;
         Server::start_in(config, world, accept, address).await
     }
@@ -83,7 +89,8 @@ impl Server {
         let hub = Hub::new();
         let origin = world.clock.now();
         let clock = world.clock.clone();
-        let founding = Settings { cluster: world.entropy.draw().to_be_bytes(), limits: config.limits.clone() };
+        let founding =
+            Settings { cluster: world.entropy.draw().to_be_bytes(), limits: config.limits.clone() };
         let replica = Replica::start(
             tenure_replica::Config {
                 node: config.node,
@@ -101,12 +108,13 @@ impl Server {
         )
         .await?;
         let prober = Prober::new(world.network, probe_address(address).to_string());
-        let (desk, trays, numbers) = desk(replica.clone(), world.clock, prober, config.office.clone(), founding);
+        let (desk, trays, numbers) =
+            desk(replica.clone(), world.clock.clone(), prober, config.office.clone(), founding);
         let node = Node::new(replica, trays, hub, world.entropy, numbers);
         let desk = tokio::spawn(desk.work());
         let (stop, stopping) = watch::channel(false);
-        let front = Front::new(node.clone(), address, config.advertise.as_deref());
-        let front = tokio::spawn(front.serve(accept, stopping, DRAIN_MAX));
+        let front = Front::new(node.clone(), world.clock, address, config.advertise.as_deref(), stopping);
+        let front = tokio::spawn(front.serve(accept, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
         Ok(Server { node, address, stop, front, desk })
     }
@@ -122,7 +130,10 @@ impl Server {
     }
 
     /// Serves until told to stop, then drains; or fails with the node, loudly.
-    pub async fn run_until(self, told_to_stop: impl Future<Output = ()>) -> Result<(), tenure_replica::Failure> {
+    pub async fn run_until(
+        self,
+        told_to_stop: impl Future<Output = ()>,
+    ) -> Result<(), tenure_replica::Failure> {
         let replica = self.node.replica().clone();
         tokio::select! {
             biased;

@@ -22,6 +22,11 @@ impl Durations {
         }
     }
 
+    /// One for what a caller waits for.
+    pub(crate) fn short() -> Self {
+        Self::new(SHORT)
+    }
+
     /// Counts one.
     pub fn add(&self, duration: Duration) {
         let bucket = self.bounds.partition_point(|bound| *bound < duration);

@@ -47,15 +47,21 @@ impl Watching {
         let after = match from {
             None => present,
             Some(from) if from > present.get().saturating_add(1) => {
-                return Err(ApiError::invalid(format!("revision {from} is not there yet: the present one is {present}"))
-                    .hint("leave `from` out to begin with the next change"));
+                return Err(ApiError::invalid(format!(
+                    "revision {from} is not there yet: the present one is {present}"
+                ))
+                .hint("leave `from` out to begin with the next change"));
             }
             Some(from) => Revision::new(from.saturating_sub(1)),
         };
         let counted = api.traffic.watching();
         let watching =
             Watching { api: api.clone(), prefix, after, revisions, _turn: turn, _counted: counted };
-        watching.api.node.glance(|machine| machine.events_after(after).map(|_| ())).map_err(too_old(after))?;
+        watching
+            .api
+            .node
+            .glance(|machine| machine.events_after(after).map(|_| ()))
+            .map_err(too_old(after))?;
         Ok(watching)
     }
 
@@ -145,7 +151,9 @@ fn concerns(kind: &EventKind, prefix: &str) -> bool {
         | EventKind::Queued { resource, .. }
         | EventKind::Unqueued { resource, .. }
         | EventKind::Barrier { resource, .. } => resource.as_str().starts_with(prefix),
-        EventKind::Put { key, .. } | EventKind::Deleted { key } => key.as_bytes().starts_with(prefix.as_bytes()),
+        EventKind::Put { key, .. } | EventKind::Deleted { key } => {
+            key.as_bytes().starts_with(prefix.as_bytes())
+        }
         EventKind::Armed { scope, .. } | EventKind::Refused { scope, .. } => {
             scope.resource.as_str().starts_with(prefix)
         }

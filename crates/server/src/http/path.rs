@@ -18,8 +18,9 @@ pub(crate) fn split(written: &str) -> (&str, Option<&str>) {
 /// A part of a path as text.
 pub(crate) fn text(written: &str) -> Result<String, ApiError> {
     String::from_utf8(bytes(written)).map_err(|_| {
-        ApiError::new(Code::InvalidName, "the name in the path is not UTF-8")
-            .hint("write it in UTF-8, with `%` and two hexadecimal digits for each byte that a path does not allow")
+        ApiError::new(Code::InvalidName, "the name in the path is not UTF-8").hint(
+            "write it in UTF-8, with `%` and two hexadecimal digits for each byte that a path does not allow",
+        )
     })
 }
 
@@ -60,7 +61,12 @@ pub(crate) fn call(method: &Method, path: &str) -> &'static str {
         }
         ("GET", "cluster", None, _) => "cluster.status",
         ("POST", "probe", Some(_), None) => "probe",
-        ("GET" | "HEAD", "/metrics" | "/healthz" | "/readyz" | "/openapi.json" | "/", None, _) => "page",
+        (
+            "GET" | "HEAD",
+            "/metrics" | "/healthz" | "/readyz" | "/openapi.json" | "/" | "/status.js" | "/status.css",
+            None,
+            _,
+        ) => "page",
         _ => "other",
     }
 }

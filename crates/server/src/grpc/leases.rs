@@ -1,0 +1,125 @@
+//! `tenure.v1.Leases`.
+
+use tenure_core::{ResourceName, Token};
+use tenure_wire::grpc;
+use tenure_wire::proto::{self, leases_server::Leases};
+use tonic::{Request, async_trait};
+
+use super::{Answer, Services, answer};
+use crate::calls::page;
+
+#[async_trait]
+impl Leases for Services {
+    async fn acquire(&self, request: Request<proto::AcquireRequest>) -> Answer<proto::AcquireResponse> {
+        let api = &self.0;
+        answer(
+            async {
+                let acquire = grpc::acquire(request.into_inner(), api.node.draw_secret())?;
+                let granted = api.acquire(acquire).await?;
+                Ok(proto::AcquireResponse {
+                    grants: granted.grants.iter().map(grpc::grant).collect(),
+                    opened: granted.opened,
+                })
+            }
+            .await,
+        )
+    }
+
+    async fn cancel(&self, request: Request<proto::CancelRequest>) -> Answer<proto::CancelResponse> {
+        answer(
+            async {
+                let released = self.0.cancel(grpc::cancel(request.into_inner())?).await?;
+                Ok(proto::CancelResponse { released })
+            }
+            .await,
+        )
+    }
+
+    async fn release(&self, request: Request<proto::ReleaseRequest>) -> Answer<proto::ReleaseResponse> {
+        answer(
+            async {
+                let released = self.0.release(grpc::release(request.into_inner())?).await?;
+                Ok(proto::ReleaseResponse { released })
+            }
+            .await,
+        )
+    }
+
+    async fn transfer(&self, request: Request<proto::TransferRequest>) -> Answer<proto::TransferResponse> {
+        answer(
+            async {
+                let grant = self.0.transfer(grpc::transfer(request.into_inner())?).await?;
+                Ok(proto::TransferResponse { grant: Some(grpc::grant_to_another(&grant)) })
+            }
+            .await,
+        )
+    }
+
+    async fn revoke(&self, request: Request<proto::RevokeRequest>) -> Answer<proto::RevokeResponse> {
+        answer(
+            async {
+                let revoked = self.0.revoke(grpc::revoke(request.into_inner())?).await?;
+                Ok(proto::RevokeResponse {
+                    holdings: revoked.holdings.iter().map(grpc::holding).collect(),
+                    token: revoked.token.map(Token::get),
+                })
+            }
+            .await,
+        )
+    }
+
+    async fn get(&self, request: Request<proto::LeaseGetRequest>) -> Answer<proto::LeaseGetResponse> {
+        let asked = request.into_inner();
+        answer(
+            async {
+                let (lease, revision) = self.0.lease(&grpc::resource(asked.resource)?, asked.stale).await?;
+                Ok(proto::LeaseGetResponse { lease: Some(grpc::lease(&lease)), revision: revision.get() })
+            }
+            .await,
+        )
+    }
+
+    async fn list(&self, request: Request<proto::LeaseListRequest>) -> Answer<proto::LeaseListResponse> {
+        let asked = request.into_inner();
+        answer(
+            async {
+                let after: Option<ResourceName> =
+                    if asked.after.is_empty() { None } else { Some(grpc::resource(asked.after)?) };
+                let limit = page(asked.limit.map(Into::into))?;
+                let (leases, next, revision) =
+                    self.0.leases(&asked.prefix, after.as_ref(), limit, asked.stale).await?;
+                Ok(proto::LeaseListResponse {
+                    leases: leases.iter().map(grpc::lease).collect(),
+                    next: next.map(|name| name.to_string()).unwrap_or_default(),
+                    revision: revision.get(),
+                })
+            }
+            .await,
+        )
+    }
+
+    async fn history(&self, request: Request<proto::HistoryRequest>) -> Answer<proto::HistoryResponse> {
+        let asked = request.into_inner();
+        answer(
+            async {
+                let (lease, past) = self.0.history(&grpc::resource(asked.resource)?).await?;
+                let limit = asked.limit.map_or(usize::MAX, |limit| limit as usize);
+                Ok(proto::HistoryResponse {
+                    resource: lease.resource.to_string(),
+                    transitions: past.iter().rev().take(limit).map(grpc::transition).collect(),
+                })
+            }
+            .await,
+        )
+    }
+
+    async fn barrier(&self, request: Request<proto::BarrierRequest>) -> Answer<proto::BarrierResponse> {
+        answer(
+            async {
+                let token = self.0.barrier(grpc::resource(request.into_inner().resource)?).await?;
+                Ok(proto::BarrierResponse { token: token.get() })
+            }
+            .await,
+        )
+    }
+}

@@ -1,0 +1,62 @@
+//! `tenure.v1.Watch`: the same pull from the machine's event log as over HTTP, one message per revision.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::{Stream, stream};
+use tenure_wire::grpc;
+use tenure_wire::proto::{self, watch_server::Watch};
+use tonic::{Request, Response, Status, async_trait};
+
+use super::{Answer, Services, status};
+use crate::watching::{Batch, Watching};
+
+/// A quiet stream says this often how far it has come, so that a watcher of a quiet prefix can resume although
+/// the rest of the world has moved on.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
+
+struct State {
+    watching: Watching,
+    /// Messages that were pulled together and go out one by one.
+    ready: VecDeque<proto::WatchResponse>,
+}
+
+#[async_trait]
+impl Watch for Services {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<proto::WatchResponse, Status>> + Send>>;
+
+    async fn watch(&self, request: Request<proto::WatchRequest>) -> Answer<Self::WatchStream> {
+        let asked = request.into_inner();
+        let watching = Watching::begin(&self.0, asked.prefix, asked.from).await.map_err(status)?;
+        let ready = VecDeque::from([progress(&watching)]);
+        let messages = stream::unfold(Some(State { watching, ready }), |state| async move {
+            let mut state = state?;
+            loop {
+                if let Some(message) = state.ready.pop_front() {
+                    return Some((Ok(message), Some(state)));
+                }
+                match tokio::time::timeout(SIGN_OF_LIFE, state.watching.next()).await {
+                    Err(_) => state.ready.push_back(progress(&state.watching)),
+                    Ok(Ok(Some(batches))) => state.ready.extend(batches.iter().map(message)),
+                    Ok(Ok(None)) => return None,
+                    Ok(Err(error)) => return Some((Err(status(error)), None)),
+                }
+            }
+        });
+        Ok(Response::new(Box::pin(messages)))
+    }
+}
+
+/// A message without events: everything up to this revision has been told.
+fn progress(watching: &Watching) -> proto::WatchResponse {
+    proto::WatchResponse { revision: watching.told().get(), unix_ms: 0, events: Vec::new() }
+}
+
+fn message(batch: &Batch) -> proto::WatchResponse {
+    proto::WatchResponse {
+        revision: batch.revision.get(),
+        unix_ms: batch.wall.as_unix_millis(),
+        events: batch.events.iter().map(|event| grpc::event(&event.kind)).collect(),
+    }
+}

@@ -1,0 +1,134 @@
+//! `/v1/leases` and `/v1/history`: who holds what, who waits, who held it before.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use tenure_core::{ResourceName, Token};
+use tenure_wire::{ApiError, Code, json};
+
+use super::error::no_such_call;
+use super::extract::{Asked, Given, Nothing, Written, read};
+use super::{Answer, Refused};
+use crate::calls::page;
+use crate::front::Api;
+
+#[derive(Deserialize)]
+pub(super) struct List {
+    #[serde(default)]
+    prefix: String,
+    limit: Option<u64>,
+    #[serde(default)]
+    after: String,
+    #[serde(default)]
+    stale: bool,
+}
+
+pub(super) async fn list(State(api): State<Arc<Api>>, Asked(asked): Asked<List>) -> Answer<json::Leases> {
+    let after = if asked.after.is_empty() { None } else { Some(asked.after.parse::<ResourceName>()?) };
+    let (leases, next, revision) =
+        api.leases(&asked.prefix, after.as_ref(), page(asked.limit)?, asked.stale).await?;
+    Ok(Json(json::Leases {
+        leases: leases.iter().map(Into::into).collect(),
+        next: next.map(|name| name.to_string()),
+        revision: revision.get(),
+    }))
+}
+
+#[derive(Deserialize)]
+pub(super) struct Stale {
+    #[serde(default)]
+    pub stale: bool,
+}
+
+pub(super) async fn get(
+    State(api): State<Arc<Api>>,
+    written: Written,
+    Asked(asked): Asked<Stale>,
+) -> Answer<json::Lease> {
+    written.no_verb()?;
+    let (lease, _) = api.lease(&written.resource()?, asked.stale).await?;
+    Ok(Json((&lease).into()))
+}
+
+pub(super) async fn history(State(api): State<Arc<Api>>, written: Written) -> Answer<json::History> {
+    written.no_verb()?;
+    let (lease, past) = api.history(&written.resource()?).await?;
+    Ok(Json(json::History {
+        resource: lease.resource.to_string(),
+        holders: lease.holders.iter().map(Into::into).collect(),
+        transitions: past.iter().rev().map(Into::into).collect(),
+    }))
+}
+
+pub(super) async fn verb(
+    State(api): State<Arc<Api>>,
+    written: Written,
+    request: Request,
+) -> Result<Response, Refused> {
+    Ok(match written.verb() {
+        "acquire" => {
+            let body: json::Acquire = read(request, &api).await?;
+            let acquire = body.acquire(Some(written.resource()?), api.node.draw_secret())?;
+            let granted = api.acquire(acquire).await?;
+            let grant = granted.grants.first().ok_or_else(nothing_granted)?;
+            Json(json::Granted::from(grant)).into_response()
+        }
+        "release" => {
+            let body: json::Release = read(request, &api).await?;
+            let resource = written.resource()?;
+            let released = api.release(body.command(resource.clone())?).await?;
+            Json(json::Released { resource: resource.to_string(), released }).into_response()
+        }
+        "transfer" => {
+            let body: json::Transfer = read(request, &api).await?;
+            let grant = api.transfer(body.command(written.resource()?)?).await?;
+            Json(json::Granted::to_another(&grant)).into_response()
+        }
+        "revoke" => {
+            let body: json::Revoke = read(request, &api).await?;
+            let resource = written.resource()?;
+            let revoked = api.revoke(body.command(resource.clone())?).await?;
+            Json(json::Revoked {
+                resource: resource.to_string(),
+                holders: revoked.holdings.iter().map(Into::into).collect(),
+                token: revoked.token.map(Token::get),
+            })
+            .into_response()
+        }
+        "barrier" => {
+            let _: Nothing = read(request, &api).await?;
+            let resource = written.resource()?;
+            let token = api.barrier(resource.clone()).await?.get();
+            Json(json::TokenTaken { resource: resource.to_string(), token }).into_response()
+        }
+        "kind" => {
+            let body: json::SetKind = read(request, &api).await?;
+            api.quiet(body.command(written.resource()?)).await?;
+            Json(Nothing {}).into_response()
+        }
+        verb => return Err(Refused(no_such_call(&format!("the verb `{verb}` of a lease")))),
+    })
+}
+
+fn nothing_granted() -> ApiError {
+    ApiError::new(Code::Internal, "a grant of nothing")
+}
+
+/// Several resources at once, all or none.
+pub(super) async fn acquire_many(
+    State(api): State<Arc<Api>>,
+    Given(body): Given<json::Acquire>,
+) -> Answer<json::GrantedMany> {
+    let granted = api.acquire(body.acquire(None, api.node.draw_secret())?).await?;
+    Ok(Json(json::GrantedMany::new(&granted.grants).ok_or_else(nothing_granted)?))
+}
+
+pub(super) async fn cancel(
+    State(api): State<Arc<Api>>,
+    Given(body): Given<json::Cancel>,
+) -> Answer<json::Cancelled> {
+    Ok(Json(json::Cancelled { released: api.cancel(body.command()?).await? }))
+}

@@ -1,0 +1,76 @@
+//! Everything about the node itself: the cluster, metrics, health, the probe, the status page.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use tenure_wire::json;
+
+use super::extract::{Asked, Written};
+use super::{Answer, Refused};
+use crate::front::Api;
+use crate::metrics;
+
+#[derive(Deserialize)]
+pub(super) struct Status {
+    #[serde(default)]
+    state_hash: bool,
+}
+
+/// The cluster as this node sees it; it answers without a leader, too, because that is when it is asked.
+pub(super) async fn cluster(
+    State(api): State<Arc<Api>>,
+    Asked(asked): Asked<Status>,
+) -> Answer<json::ClusterStatus> {
+    Ok(Json(api.cluster(asked.state_hash).await?))
+}
+
+/// The leader's probe of its own ears has come in.
+pub(super) async fn probe(State(api): State<Arc<Api>>, written: Written) -> Result<StatusCode, Refused> {
+    api.node.probe_arrived(written.number()?);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
+    let page = metrics::render(&api.node, &api.traffic);
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
+}
+
+/// What the two health pages answer.
+#[derive(Serialize)]
+pub(super) struct Health {
+    status: &'static str,
+}
+
+/// The process is there and answers.
+pub(super) async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+/// A leader is known and serves.
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer<Health> {
+    api.ready().await?;
+    Ok(Json(Health { status: "ready" }))
+}
+
+/// Nothing but this server's own page, script, style and data; nobody may frame it.
+const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+    img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+pub(super) async fn status_page() -> Response {
+    let headers = [(header::CONTENT_SECURITY_POLICY, PAGE_POLICY), (header::REFERRER_POLICY, "no-referrer")];
+    (headers, Html(include_str!("../../../../web/index.html"))).into_response()
+}
+
+pub(super) async fn status_script() -> Response {
+    let kind = [(header::CONTENT_TYPE, "text/javascript; charset=utf-8")];
+    (kind, include_str!("../../../../web/status.js")).into_response()
+}
+
+pub(super) async fn status_style() -> Response {
+    let kind = [(header::CONTENT_TYPE, "text/css; charset=utf-8")];
+    (kind, include_str!("../../../../web/status.css")).into_response()
+}
