@@ -160,11 +160,7 @@ impl Machine {
             let resource = self.resource(number);
             let due = resource.holds.iter().find_map(|hold| {
                 let notice_due = hold.notice().is_some_and(|notice| notice.ends_at <= time);
-                (notice_due || self.is_due(hold.session)).then_some((
-                    hold.session,
-                    hold.token,
-                    notice_due,
-                ))
+                (notice_due || self.is_due(hold.session)).then_some((hold.session, hold.token, notice_due))
             });
             match due {
                 Some((_, token, true)) => {
