@@ -87,8 +87,8 @@ codes! {
     WrongGuard = "wrong_guard", 412, FailedPrecondition, NotApplied;
     /// A comparison of a conditional write did not hold.
     CompareFailed = "compare_failed", 412, FailedPrecondition, NotApplied;
-    /// This command number was answered and forgotten.
-    ForgottenNumber = "forgotten_number", 409, FailedPrecondition, NotApplied;
+    /// This command number was answered and forgotten: what it did then, it did.
+    ForgottenNumber = "forgotten_number", 409, FailedPrecondition, Unknown;
     /// The acquire was cancelled before it arrived, or while it stood in line.
     Cancelled = "cancelled", 409, Aborted, NotApplied;
     /// A limit would be passed.

@@ -184,7 +184,9 @@ pub fn renewed(session: SessionNumber, answer: &RenewalAnswer) -> Option<proto::
     }
 }
 
-fn news_parts(news: &RenewalNews) -> (Vec<proto::LeaseNews>, Vec<proto::LeaseNews>, bool) {
+/// What a session must take in before its deadline moves: leases under notice, ended ones, and whether that is
+/// not all.
+pub fn news_parts(news: &RenewalNews) -> (Vec<proto::LeaseNews>, Vec<proto::LeaseNews>, bool) {
     let of = |resource: &ResourceName, token: Token, why: EndReason| proto::LeaseNews {
         resource: resource.to_string(),
         token: token.get(),

@@ -1,0 +1,491 @@
+//! Golden files: the bytes and texts that we have promised to read and to say again.
+//!
+//! A difference here is a change of format. If it is meant, and no released version has written the old one,
+//! `UPDATE_GOLDEN=1 cargo test -p tenure-wire` rewrites the files; otherwise the format needs a new version, and
+//! the file of the old version stays and must still be read.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use prost::Message;
+use prost_types::field_descriptor_proto::{Label, Type};
+use prost_types::{DescriptorProto, FileDescriptorSet};
+use serde_json::{Value, json};
+use tenure_core::{Event, RenewalAnswer, RenewalNews, Revision, SessionNumber};
+use tenure_wire::json as body;
+use tenure_wire::{
+    ApiError, Code, Forwarded, ForwardedReply, WireError, decode_entry, decode_forwarded,
+    decode_forwarded_reply, encode_entry, encode_forwarded, encode_forwarded_reply, grpc, proto, read_backup,
+    read_snapshot, state_hash, write_backup, write_snapshot,
+};
+
+#[path = "samples/mod.rs"]
+mod samples;
+
+/// Compares with the golden file, or rewrites it when asked to.
+#[track_caller]
+fn golden(file: &str, actual: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, actual).expect("a golden file can be written");
+        return;
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        expected == actual,
+        "{file} has changed; is that meant? See the head of this test.\n--- expected\n{expected}\n--- actual\n{actual}"
+    );
+}
+
+/// Bytes as lines of hexadecimal digits, so that a change of format can be seen in a diff.
+fn dump(bytes: &[u8]) -> String {
+    bytes.chunks(32).fold(String::new(), |text, line| text + &tenure_wire::words::hex(line) + "\n")
+}
+
+/// The bytes of a golden file, as an older build wrote them.
+fn stored(file: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(file);
+    let text = std::fs::read_to_string(path).expect("a golden file can be read");
+    let digits: Vec<u8> =
+        text.chars().filter_map(|digit| digit.to_digit(16)).map(|digit| digit as u8).collect();
+    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+#[test]
+fn entries_are_written_as_before_and_version_1_is_read() {
+    let kinds = samples::commands().iter().map(samples::kind_of).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(kinds.len(), samples::COMMAND_KINDS, "every command has a sample");
+
+    let mut bytes = Vec::new();
+    encode_entry(&samples::entry(), &mut bytes);
+    golden("entry.v1.hex", &dump(&bytes));
+    assert_eq!(decode_entry(&stored("entry.v1.hex")).unwrap(), samples::entry());
+}
+
+#[test]
+fn snapshots_are_written_as_before_and_version_1_is_read() {
+    let state = samples::state();
+    let mut bytes = Vec::new();
+    write_snapshot(&state, &mut bytes).unwrap();
+    golden("snapshot.v1.hex", &dump(&bytes));
+    golden("state_hash.txt", &format!("{:032x}\n", state_hash(&state)));
+    let read = read_snapshot(&mut stored("snapshot.v1.hex").as_slice()).unwrap();
+    assert_eq!(state_hash(&read), state_hash(&state));
+}
+
+#[test]
+fn backups_are_written_as_before_and_version_1_is_read() {
+    let state = samples::state();
+    let mut bytes = Vec::new();
+    let head = write_backup(&state, &mut bytes).unwrap();
+    golden("backup.v1.hex", &dump(&bytes));
+    let (read_head, read) = read_backup(&mut stored("backup.v1.hex").as_slice()).unwrap();
+    assert_eq!(read_head, head);
+    assert_eq!(state_hash(&read), state_hash(&state));
+}
+
+#[test]
+fn forwarded_requests_are_written_as_before_and_version_1_is_read() {
+    let requests = [
+        Forwarded::Renewals(samples::entry().renewals),
+        Forwarded::Command(vec![1, 2, 3]),
+        Forwarded::ReadIndex,
+        Forwarded::Administer(vec![4, 5]),
+    ];
+    let replies = [
+        ForwardedReply::Answer(Box::new(Ok(samples::dones().remove(3)))),
+        ForwardedReply::Answer(Box::new(Err(samples::refusals().remove(0)))),
+        ForwardedReply::Renewals(vec![RenewalAnswer::UnknownSession, renewal_answer()]),
+        ForwardedReply::ReadIndex(12),
+        ForwardedReply::NoLeader,
+        ForwardedReply::Overloaded(100),
+        ForwardedReply::Unknown("lost".into()),
+        ForwardedReply::Stopping,
+    ];
+    let mut text = String::new();
+    for request in &requests {
+        let bytes = encode_forwarded(request);
+        assert_eq!(&decode_forwarded(&bytes).unwrap(), request);
+        writeln!(text, "{}", dump(&bytes)).unwrap();
+    }
+    for reply in &replies {
+        let bytes = encode_forwarded_reply(reply);
+        assert_eq!(&decode_forwarded_reply(&bytes).unwrap(), reply);
+        writeln!(text, "{}", dump(&bytes)).unwrap();
+    }
+    golden("forward.v1.hex", &text);
+}
+
+#[test]
+fn what_a_newer_version_wrote_is_refused_with_the_next_step() {
+    // The version stands first in an entry, and behind eight bytes of magic in a snapshot and in a backup.
+    let newer = |file: &str, at: usize| {
+        let mut bytes = stored(file);
+        bytes[at] += 1;
+        bytes
+    };
+    let told = [
+        decode_entry(&newer("entry.v1.hex", 0)).unwrap_err(),
+        read_snapshot(&mut newer("snapshot.v1.hex", 8).as_slice()).unwrap_err(),
+        read_backup(&mut newer("backup.v1.hex", 8).as_slice()).unwrap_err(),
+        decode_forwarded(&[2, 3]).unwrap_err(),
+    ];
+    for error in &told {
+        assert!(matches!(error, WireError::Newer { found: 2, known: 1, .. }), "{error}");
+    }
+    golden("newer.txt", &told.iter().fold(String::new(), |text, error| format!("{text}{error}\n")));
+}
+
+fn renewal_answer() -> RenewalAnswer {
+    let (resource, token) = (samples::grant().resource, samples::grant().token);
+    let why = tenure_core::EndReason::Revoked;
+    RenewalAnswer::Renewed {
+        number: 9,
+        ttl: samples::grant().ttl,
+        last_lease_revision: Revision::new(118),
+        news: Some(Box::new(RenewalNews {
+            noticed: vec![(resource.clone(), token, why, samples::grant().remaining)],
+            ended: vec![(resource, token, why)],
+            incomplete: true,
+        })),
+    }
+}
+
+#[test]
+fn the_table_of_codes_and_the_words_of_every_refusal() {
+    let mut text = String::new();
+    for code in Code::ALL {
+        writeln!(
+            text,
+            "{:<18} {} {:<18} {}",
+            code.as_str(),
+            code.http_status(),
+            format!("{:?}", code.grpc_code()),
+            serde_json::to_string(&code.effect()).unwrap()
+        )
+        .unwrap();
+    }
+    golden("codes.txt", &text);
+
+    let mut text = String::new();
+    for refusal in samples::refusals() {
+        let error = ApiError::from(&refusal);
+        assert_eq!(ApiError::from(&tonic::Status::from(error.clone())), error);
+        let json = serde_json::to_string_pretty(&body::ErrorBody { error: error.clone() }).unwrap();
+        let read: body::ErrorBody = serde_json::from_str(&json).unwrap();
+        assert_eq!(read.error, error);
+        writeln!(text, "{json}").unwrap();
+    }
+    golden("refusals.txt", &text);
+}
+
+/// A body that reads what it writes, under a title.
+fn shown<T>(title: &str, value: &T) -> String
+where
+    T: serde::Serialize + serde::de::DeserializeOwned + PartialEq + std::fmt::Debug,
+{
+    let json = serde_json::to_string_pretty(value).unwrap();
+    assert_eq!(&serde_json::from_str::<T>(&json).unwrap(), value, "{title}");
+    format!("# {title}\n{json}\n")
+}
+
+#[test]
+fn the_bodies_of_answers() {
+    let grant = samples::grant();
+    let view = samples::lease_view();
+    let free = tenure_core::LeaseView {
+        holders: Vec::new(),
+        waiters: Vec::new(),
+        fences: Vec::new(),
+        ..view.clone()
+    };
+    let id = samples::session_id(7);
+    let renewed = body::Renewed::new(id, Some(&grant.holder), &renewal_answer());
+    let unknown = body::Renewed::new(id, None, &RenewalAnswer::UnknownSession);
+    let binary = tenure_core::Register {
+        key: tenure_core::RegisterKey::try_from(&b"\xfe\xff"[..]).unwrap(),
+        value: Some(std::sync::Arc::from(&b"\x00\xff"[..])),
+        ..samples::register()
+    };
+    let node = body::NodeStatus {
+        node: 1,
+        peer_address: "10.0.0.1:7401".into(),
+        client_address: "10.0.0.1:7400".into(),
+        role: "leader".into(),
+        reachable: true,
+        last_log: Some(412),
+        version: "0.1.0".into(),
+        identity: "ab".repeat(16),
+    };
+    let text = [
+        shown("POST /v1/sessions", &body::SessionOpened::new(id, &grant.holder, grant.ttl, 3)),
+        shown("POST /v1/sessions/{id}:renew", renewed.as_ref().unwrap()),
+        shown(
+            "POST /v1/sessions:renew",
+            &body::RenewedMany { answers: vec![renewed.into(), unknown.into()] },
+        ),
+        shown("DELETE /v1/sessions/{id}", &body::Closed { session: id.to_string(), released: 2 }),
+        shown(
+            "GET /v1/sessions",
+            &body::Sessions { sessions: vec![(&samples::session_view()).into()], next: Some(7) },
+        ),
+        shown(
+            "GET /v1/sessions/{id}",
+            &body::SessionLeases { summary: (&samples::session_view()).into(), held: vec![(&grant).into()] },
+        ),
+        shown("POST /v1/leases/{resource}:acquire", &body::Granted::from(&grant)),
+        shown("POST /v1/leases:acquire", &body::GrantedMany::new(std::slice::from_ref(&grant)).unwrap()),
+        shown("POST /v1/leases:cancel", &body::Cancelled { released: true }),
+        shown(
+            "POST /v1/leases/{resource}:release",
+            &body::Released { resource: "a".into(), released: false },
+        ),
+        shown("POST /v1/leases/{resource}:transfer", &body::Granted::to_another(&grant)),
+        shown(
+            "POST /v1/leases/{resource}:revoke",
+            &body::Revoked {
+                resource: "a".into(),
+                holders: vec![(&samples::holding()).into()],
+                token: Some(18),
+            },
+        ),
+        shown("POST /v1/leases/{resource}:barrier", &body::TokenTaken { resource: "a".into(), token: 19 }),
+        shown("GET /v1/leases/{resource}", &body::Lease::from(&view)),
+        shown("GET /v1/leases/{resource}, free", &body::Lease::from(&free)),
+        shown(
+            "GET /v1/leases",
+            &body::Leases { leases: vec![(&free).into()], next: Some("a".into()), revision: 120 },
+        ),
+        shown(
+            "GET /v1/history/{resource}",
+            &body::History {
+                resource: "a".into(),
+                holders: vec![(&samples::holding()).into()],
+                transitions: vec![(&samples::transition()).into()],
+            },
+        ),
+        shown("GET /v1/fences/{resource}", &body::Fences::from(&view)),
+        shown("GET /v1/registers/{key}", &body::Register::from(&samples::register())),
+        shown("GET /v1/registers/{key}, no text", &body::Register::from(&binary)),
+        shown(
+            "PUT /v1/registers/{key}",
+            &body::Written::new(true, Revision::new(120), &[samples::register()]).unwrap(),
+        ),
+        shown(
+            "PUT /v1/registers/{key}, refused",
+            &body::ErrorBody {
+                error: body::Written::new(false, Revision::new(120), &[samples::register()]).unwrap_err(),
+            },
+        ),
+        shown(
+            "POST /v1/registers:write",
+            &body::WrittenMany {
+                succeeded: true,
+                revision: 120,
+                results: vec![(&samples::register()).into()],
+            },
+        ),
+        shown(
+            "POST /v1/sequencers:check",
+            &body::SequencerChecked { verdict: "stale".into(), presented: Some(1), seen: Some(2) },
+        ),
+        shown(
+            "GET /v1/cluster",
+            &body::ClusterStatus {
+                cluster: "c1".repeat(16),
+                leader: Some(1),
+                term: 5,
+                nodes: vec![node],
+                node: 1,
+                applied: 412,
+                committed: 412,
+                revision: 120,
+                last_token: 19,
+                cluster_time_us: 12_345_678,
+                sessions: 70,
+                leases: 66,
+                waiters: 4,
+                state_hash: Some("00".repeat(16)),
+                fault_tolerant: false,
+                restoring_ms: Some(1_000),
+            },
+        ),
+    ]
+    .concat();
+    golden("answers.txt", &text);
+}
+
+#[test]
+fn the_bodies_of_events() {
+    let text = samples::events().into_iter().fold(String::new(), |text, kind| {
+        let event = Event { revision: Revision::new(120), wall: samples::wall(0), kind };
+        let body = body::Event::from(&event);
+        assert_eq!(serde_json::to_value(&body).unwrap()["kind"], body.kind.name());
+        text + &shown(body.kind.name(), &body)
+    });
+    golden("events.txt", &text);
+}
+
+#[test]
+fn the_messages_of_events_are_told_apart() {
+    let events: Vec<_> = samples::events()
+        .into_iter()
+        .map(|kind| Event { revision: Revision::new(120), wall: samples::wall(0), kind })
+        .collect();
+    let message = grpc::events_of(&events.iter().collect::<Vec<_>>()).unwrap();
+    golden("events.proto.hex", &dump(&message.encode_to_vec()));
+    let read = proto::WatchResponse::decode(stored("events.proto.hex").as_slice()).unwrap();
+    assert_eq!(read, message);
+    assert!(read.events.iter().all(|event| event.kind.is_some()));
+    assert_eq!(grpc::events_of(&[]), None);
+}
+
+#[test]
+fn an_answer_of_the_stream_is_told_in_full() {
+    let mut bytes = Vec::new();
+    for answer in samples::dones().into_iter().map(Ok).chain(samples::refusals().into_iter().map(Err)) {
+        let frame =
+            proto::ServerFrame { frame: Some(5), session: 7, content: Some(grpc::answer_content(&answer)) };
+        frame.encode_length_delimited(&mut bytes).unwrap();
+    }
+    let renewed = grpc::renewed(SessionNumber::new(7), &renewal_answer()).unwrap();
+    renewed.encode_length_delimited(&mut bytes).unwrap();
+    golden("stream.proto.hex", &dump(&bytes));
+}
+
+/// Every message, field, enum value and call of the interface with its number and type: what must not change.
+#[test]
+fn the_interface_keeps_its_numbers() {
+    let files = FileDescriptorSet::decode(proto::FILE_DESCRIPTOR_SET).unwrap();
+    let mut text = String::new();
+    for file in &files.file {
+        writeln!(text, "# {}", file.name()).unwrap();
+        for service in &file.service {
+            for method in &service.method {
+                let stream = |yes: bool| if yes { "stream " } else { "" };
+                writeln!(
+                    text,
+                    "rpc {}.{}({}{}) -> {}{}",
+                    service.name(),
+                    method.name(),
+                    stream(method.client_streaming()),
+                    method.input_type(),
+                    stream(method.server_streaming()),
+                    method.output_type()
+                )
+                .unwrap();
+            }
+        }
+        for message in &file.message_type {
+            describe(message, &mut text);
+        }
+        for values in &file.enum_type {
+            for value in &values.value {
+                writeln!(text, "{} = {}", value.name(), value.number()).unwrap();
+            }
+        }
+    }
+    golden("interface.txt", &text);
+}
+
+fn describe(message: &DescriptorProto, text: &mut String) {
+    for field in &message.field {
+        let label = match (field.label(), field.proto3_optional()) {
+            (Label::Repeated, _) => "repeated ",
+            (_, true) => "optional ",
+            _ => "",
+        };
+        let kind = match field.r#type() {
+            Type::Message | Type::Enum => field.type_name().to_owned(),
+            plain => format!("{plain:?}").to_lowercase(),
+        };
+        writeln!(text, "{}.{} = {} {label}{kind}", message.name(), field.name(), field.number()).unwrap();
+    }
+}
+
+/// What clients may send, and the command that it becomes.
+#[test]
+fn the_bodies_of_requests() {
+    let session = samples::session_id(7).to_string();
+    let secret = tenure_core::Secret::new([0x5e; 16]);
+    let resource = || samples::grant().resource;
+    let key = || samples::register().key;
+    fn read<T: serde::de::DeserializeOwned>(value: &Value) -> T {
+        body::parse(&serde_json::to_vec(value).unwrap()).unwrap()
+    }
+    let mut text = String::new();
+    let mut tell = |title: &str, value: &Value, command: String| {
+        writeln!(text, "# {title}\n{value}\n{command}\n").unwrap();
+    };
+
+    let open = json!({"holder": "node-a", "ttl_ms": 2000, "nonce": "00".repeat(16), "number": 3});
+    let command = read::<body::OpenSession>(&open).command(secret).unwrap();
+    tell("POST /v1/sessions", &open, format!("{command:?}"));
+
+    let close = json!({"died": true, "number": 4, "lowest_awaited": 2});
+    let command = read::<body::CloseSession>(&close).command(samples::session_id(7));
+    tell("DELETE /v1/sessions/{id}", &close, format!("{command:?}"));
+
+    let opening = json!({"holder": "node-a", "ttl_ms": 2000});
+    let command = read::<body::Acquire>(&opening).acquire(Some(resource()), secret).unwrap();
+    tell("POST /v1/leases/{resource}:acquire", &opening, format!("{command:?}"));
+
+    for (mode, wait) in [
+        (json!("exclusive"), json!(0)),
+        (json!("shared"), json!(2500)),
+        (json!({"slots": 3}), json!("forever")),
+    ] {
+        let asked = json!({
+            "session": session, "number": 5, "lowest_awaited": 4, "resources": ["a", "b"], "mode": mode,
+            "wait_ms": wait, "lock_delay_ms": 1, "max_hold_ms": 2, "hard_limit_ms": 3, "priority": -4,
+            "reentrant": true, "fences": ["postgres:orders"],
+        });
+        let command = read::<body::Acquire>(&asked).acquire(None, secret).unwrap();
+        tell("POST /v1/leases:acquire", &asked, format!("{command:?}"));
+    }
+
+    let cancel = json!({"session": session, "acquire": 5, "number": 6});
+    tell(
+        "POST /v1/leases:cancel",
+        &cancel,
+        format!("{:?}", read::<body::Cancel>(&cancel).command().unwrap()),
+    );
+    let release = json!({"session": session, "token": 17});
+    let command = read::<body::Release>(&release).command(resource()).unwrap();
+    tell("POST /v1/leases/{resource}:release", &release, format!("{command:?}"));
+    let transfer = json!({"session": session, "to": 8});
+    let command = read::<body::Transfer>(&transfer).command(resource()).unwrap();
+    tell("POST /v1/leases/{resource}:transfer", &transfer, format!("{command:?}"));
+    let revoke = json!({"now": true, "reason": "maintenance", "session_number": 8});
+    let command = read::<body::Revoke>(&revoke).command(resource()).unwrap();
+    tell("POST /v1/leases/{resource}:revoke", &revoke, format!("{command:?}"));
+
+    let put = json!({
+        "value": "row 17", "resource": "settlement/cron", "slot": 2, "token": 17, "ephemeral": true,
+        "if_version": 0, "if_mod_revision": 0, "session": session, "number": 7, "lowest_awaited": 7,
+    });
+    let command = read::<body::PutRegister>(&put).command(key(), None).unwrap();
+    tell("PUT /v1/registers/{key}", &put, format!("{command:?}"));
+    let put = json!({"value_base64": "AP8="});
+    let header = body::guard_from_header("settlement/cron#2=17").unwrap();
+    let command = read::<body::PutRegister>(&put).command(key(), Some(header)).unwrap();
+    tell("PUT /v1/registers/{key}, Tenure-Token: settlement/cron#2=17", &put, format!("{command:?}"));
+    let delete = json!({"resource": "settlement/cron", "token": 17});
+    let command = read::<body::DeleteRegister>(&delete).command(key(), None).unwrap();
+    tell("DELETE /v1/registers/{key}", &delete, format!("{command:?}"));
+    let write = json!({
+        "compares": [{"key": "a", "version": 1}, {"key_base64": "/v8=", "op": "!=", "value": "x"}],
+        "then": [{"put": {"key": "a", "value": "1"}}, {"delete": {"key": "b"}}],
+        "otherwise": [{"get": {"key": "a"}}],
+    });
+    let command = read::<body::WriteRegisters>(&write).command().unwrap();
+    tell("POST /v1/registers:write", &write, format!("{command:?}"));
+
+    let kind = json!({"kind": {"semaphore": 4}});
+    let command = read::<body::SetKind>(&kind).command(resource());
+    tell("POST /v1/leases/{resource}:kind", &kind, format!("{command:?}"));
+    let arm = json!({"fence": "postgres:orders", "token": 17});
+    let command = read::<body::Arm>(&arm).command(resource()).unwrap();
+    tell("POST /v1/fences/{resource}:arm", &arm, format!("{command:?}"));
+    golden("requests.txt", &text);
+}
