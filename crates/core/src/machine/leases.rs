@@ -202,8 +202,11 @@ impl Machine {
         }
     }
 
-    pub(super) fn acquire(&mut self, acquire: Acquire) -> Answer {
+    pub(super) fn acquire(&mut self, mut acquire: Acquire) -> Answer {
         self.check_acquire(&acquire)?;
+        if acquire.wait == Wait::For(Duration::ZERO) {
+            acquire.wait = Wait::No;
+        }
         match acquire.by.clone() {
             AcquireBy::Session(by) => self.numbered(by, Needs::Live, |machine, session| {
                 machine.acquire_for(session, by.number, &acquire)
@@ -324,6 +327,8 @@ impl Machine {
                 self.tokens_left(acquire.resources.len())?;
                 let numbers: Vec<ResourceNumber> =
                     acquire.resources.iter().map(|name| self.named(name)).collect();
+                // With a higher priority it went past those in line, who may now contend with the lapsed.
+                self.freed.extend(&numbers);
                 let grants = numbers
                     .into_iter()
                     .map(|resource| {

@@ -299,7 +299,8 @@ impl Machine {
 
     /// An ephemeral register of a session that has ended goes with it, even if the session is not cleared away yet.
     fn clear_ended_register(&mut self, key: &RegisterKey) {
-        if let Some(session) = self.content(key).and_then(|content| content.session) {
+        let content = self.record(key).and_then(|record| record.content.as_ref());
+        if let Some(session) = content.and_then(|content| content.session) {
             self.clear_ended_session(session);
         }
     }

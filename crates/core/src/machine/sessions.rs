@@ -256,7 +256,7 @@ impl Machine {
         }
     }
 
-    fn renewal_news(&self, number: SessionNumber) -> RenewalNews {
+    pub(super) fn renewal_news(&self, number: SessionNumber) -> RenewalNews {
         let session = self.session(number);
         let noticed = session
             .leases

@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use super::Machine;
 use super::state::{FenceRecord, Hold, Resource, ResourceNumber, State, Totals, Transition};
-use crate::answer::{Grant, Holding, Register};
+use crate::answer::{Grant, Holding, Register, RenewalNews};
 use crate::command::{KindSetting, Mode};
 use crate::event::Event;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName};
@@ -73,6 +73,23 @@ pub struct SessionView {
     pub waiters: usize,
     /// Past its TTL, not yet past its hard limit.
     pub lapsed: bool,
+}
+
+/// A session as the one who knows its id may see it: everything that a client needs that lost track.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnSession {
+    /// What anybody may see of it.
+    pub view: SessionView,
+    /// What it holds.
+    pub leases: Vec<Grant>,
+    /// The numbers of its numbered acquires that still stand in line.
+    pub waiting: Vec<u64>,
+    /// Leases under notice, and ended ones that it has not seen.
+    pub news: RenewalNews,
+    /// The revision of its last lease change.
+    pub last_lease_revision: Revision,
+    /// The highest number of an open or renewal that was applied.
+    pub number: u64,
 }
 
 /// Where a page of a list goes on.
@@ -243,6 +260,20 @@ impl Machine {
         };
         let leases = self.session(session).leases.iter().filter(held);
         Some(leases.map(|number| self.grant_of(*number, session, Duration::ZERO)).collect())
+    }
+
+    /// Everything about a session, for the one who knows its id.
+    pub fn own_session(&self, id: &SessionId) -> Option<OwnSession> {
+        let number = self.known(*id).ok()?;
+        let waiters = self.session(number).more.as_ref().map(|more| &more.waiters);
+        Some(OwnSession {
+            view: self.session_view(number)?,
+            leases: self.leases_of(id)?,
+            waiting: waiters.into_iter().flatten().filter_map(|waiter| self.waiter(*waiter).number).collect(),
+            news: self.renewal_news(number),
+            last_lease_revision: self.pulse(number).last_lease_revision,
+            number: self.pulse(number).number,
+        })
     }
 
     /// Whether an acquire of this session, named by its number or else by what it asked for, stands in line.

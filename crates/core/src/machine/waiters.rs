@@ -128,8 +128,8 @@ impl Machine {
                     self.clear_ended_session(session);
                 } else if waiter.until.is_some_and(|until| until <= self.state.time) {
                     self.wait_due(place.waiter);
-                } else if self.blocked_by_lapsed(resource, place) {
-                    self.take_over_lapsed(resource, mode);
+                } else if let Some(kept) = self.kept_by_lapsed(place) {
+                    self.take_over_lapsed(kept, mode);
                 } else if self.can_grant(place) {
                     self.grant_waiter(place.waiter, None);
                 } else {
@@ -153,11 +153,14 @@ impl Machine {
         }
     }
 
-    fn blocked_by_lapsed(&self, resource: ResourceNumber, place: Place) -> bool {
-        let resource = self.resource(resource);
-        self.lapsed_sessions > 0
-            && !self.has_room(resource, self.waiter(place.waiter).mode)
-            && resource.holds.iter().any(|hold| self.pulse(hold.session).lapsed)
+    /// A resource that this waiter cannot have because lapsed sessions hold it: it is their contender.
+    fn kept_by_lapsed(&self, place: Place) -> Option<ResourceNumber> {
+        let waiter = self.waiter(place.waiter);
+        waiter.resources.iter().copied().filter(|_| self.lapsed_sessions > 0).find(|resource| {
+            let resource = self.resource(*resource);
+            !self.has_room(resource, waiter.mode)
+                && resource.holds.iter().any(|hold| self.pulse(hold.session).lapsed)
+        })
     }
 
     /// Whether this waiter is first in every line that it stands in, everything it asked for is free for it,
@@ -174,7 +177,8 @@ impl Machine {
     /// Grants a waiter everything that it waits for.
     pub(super) fn grant_waiter(&mut self, number: WaiterNumber, slot: Option<Slot>) -> Vec<Grant> {
         let waiter = self.take_from_line(number);
-        let waited = self.state.time.since(waiter.since);
+        // Never zero: who waited hears of the grant by push, and is known by having waited at all.
+        let waited = self.state.time.since(waiter.since).max(Duration::from_micros(1));
         let grants: Vec<Grant> = waiter
             .resources
             .iter()
