@@ -1,13 +1,14 @@
-//! The one comparison that every fence makes, for adapters that make it in Rust. Those that must make
-//! it inside the storage (SQL, Lua) repeat it there.
+//! The comparison that every fence makes, for adapters that make it in Rust: `tenure-core`'s, told in this
+//! crate's words. Those that must make it inside the storage (SQL, Lua) repeat it there, and the suite holds
+//! all of them to the same answers.
 
-use tenure_core::{Scope, Token};
+use tenure_core::{Fenced, Progress, Scope, Token};
 
 use crate::{FenceError, Stale};
 
 /// What a presented token is to the highest one seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code)]
+#[allow(dead_code)] // which adapters are compiled in decides what is used
 pub(crate) enum Standing {
     /// Equal: the holder that put the mark there.
     Current,
@@ -15,15 +16,17 @@ pub(crate) enum Standing {
     Raises,
 }
 
-/// Accepts `presented` if it is not below `seen`. Never `>`: that would refuse the holder's own second write.
+/// Accepts `presented` if it is not below `seen`.
 #[allow(dead_code)]
 pub(crate) fn judge(scope: &Scope, presented: Token, seen: Option<Token>) -> Result<Standing, FenceError> {
-    match seen {
-        Some(seen) if seen > presented => {
+    let mut mark = tenure_core::Mark::kept(seen, Progress::default());
+    match mark.write(presented) {
+        Ok(()) if seen == mark.token() => Ok(Standing::Current),
+        Ok(()) => Ok(Standing::Raises),
+        Err(Fenced::Stale { presented, seen }) => {
             Err(FenceError::Stale(Stale { scope: scope.clone(), presented, seen }))
         }
-        Some(seen) if seen == presented => Ok(Standing::Current),
-        _ => Ok(Standing::Raises),
+        Err(refused @ Fenced::NotInstalled { .. }) => Err(FenceError::refused(refused)),
     }
 }
 

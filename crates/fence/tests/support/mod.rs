@@ -3,6 +3,8 @@
 //! the test says that it is skipped.
 #![allow(dead_code)] // each test program uses its own part
 
+pub mod http;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -1,0 +1,7 @@
+-- Lowers a poisoned mark. KEYS: the fence, its audit list. ARGV: token (16 digits), line for the audit.
+local seen = redis.call('HGET', KEYS[1], 'token')
+if not seen then return {'missing'} end
+redis.call('HSET', KEYS[1], 'token', ARGV[1])
+redis.call('HDEL', KEYS[1], 'holder')
+redis.call('RPUSH', KEYS[2], seen .. ' -> ' .. ARGV[1] .. ' ' .. ARGV[2])
+return {'ok'}
