@@ -131,7 +131,7 @@ impl fmt::Display for Tried {
 pub enum CallError {
     /// The store said no.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Refused(Box<Refused>),
     /// No endpoint could be reached, so nothing was sent.
     #[error("no store could be reached ({})", list(tried))]
     Unreachable {

@@ -146,7 +146,7 @@ impl Transport {
     /// What a status means that came on a stream, behind the answer that opened it.
     pub(crate) fn stream_failed(&self, status: &tonic::Status) -> CallError {
         match judge(status) {
-            Failed::Refused(refused) => CallError::Refused(*refused),
+            Failed::Refused(refused) => CallError::Refused(refused),
             Failed::Unsent(why) | Failed::Unanswered(why) => {
                 let index = self.preferred.load(Ordering::Relaxed);
                 let tried = vec![Tried { endpoint: self.lines[index].endpoint.clone(), why }];
@@ -258,7 +258,7 @@ struct Ledger {
     /// An attempt was sent and not answered.
     unanswered: bool,
     /// The latest no that will pass.
-    refused: Option<Refused>,
+    refused: Option<Box<Refused>>,
 }
 
 impl Ledger {
@@ -278,11 +278,11 @@ impl Ledger {
             Failed::Refused(refused) => {
                 let repeatable = refused.code() == Some(Code::UnknownOutcome) && self.repeat != Repeat::Never;
                 if !refused.is_passing() && !repeatable {
-                    return Err(CallError::Refused(*refused));
+                    return Err(CallError::Refused(refused));
                 }
                 self.unanswered |= refused.effect == Effect::Unknown;
                 let why = refused.to_string();
-                self.refused = Some(*refused);
+                self.refused = Some(refused);
                 why
             }
         };

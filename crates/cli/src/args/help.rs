@@ -1,0 +1,59 @@
+//! What `--help` says beyond the single arguments: the introduction, the groups, the examples.
+
+use std::fmt::Write;
+
+pub const ABOUT: &str = "\
+Leases with fencing tokens: time-bounded, exclusive authority over named resources.
+
+A holder takes a lease on a resource and gets a token, a number that only rises. While it renews its session
+the lease is its own; when it falls silent the lease ends after the TTL and the next in line is granted it,
+under a higher token. Storage that checks the token refuses the late write of a holder that woke up too late.";
+
+pub const AFTER: &str = "\
+Examples:
+  tenure serve                                          a durable node on this machine, data in ./tenure-data
+  tenure acquire settlement/cron --ttl 10s              take a lease; prints its token and session
+  tenure acquire settlement/cron --wait 1m              the same, but stand in line for at most a minute
+  tenure explain settlement/cron                        who holds it, what is left, who waits and why
+  tenure kv put cursor 17 --resource settlement/cron --token 7
+                                                        write only if token 7 is still the newest
+  tenure watch settlement/ --json | jq .                follow grants and ends as they happen
+
+Output:
+  stdout is data, stderr is talk. Tables and colours are for terminals; a pipe gets tab-separated lines without
+  a heading; --json gives one object per line. A closed pipe is no error.
+
+Exit codes:
+  0  done                   4  the lease or its session has ended
+  1  anything else          5  stale token: a newer one has been granted
+  2  wrong usage            6  no store could be reached, or none answered
+  3  held by another        7  not found, or free";
+
+/// The groups in which commands are listed, in order.
+pub const GROUPS: [(&str, &[&str]); 5] = [
+    ("Hold", &["acquire", "release", "transfer", "revoke", "session"]),
+    ("Look", &["get", "ls", "watch", "history", "explain"]),
+    ("Store", &["kv"]),
+    ("Operate", &["serve", "cluster"]),
+    ("Install", &["completions", "man"]),
+];
+
+/// The definition with a list of commands that is grouped by what one wants to do.
+pub fn grouped(definition: clap::Command) -> clap::Command {
+    let width = definition.get_subcommands().map(|command| command.get_name().len()).max().unwrap_or(0);
+    let mut commands = String::new();
+    for (heading, names) in GROUPS {
+        writeln!(commands, "{heading}:").expect("a string takes every write");
+        for name in names {
+            let command = definition.find_subcommand(name);
+            let about =
+                command.and_then(|command| command.get_about()).map(ToString::to_string).unwrap_or_default();
+            writeln!(commands, "  {name:width$}  {about}").expect("a string takes every write");
+        }
+        commands.push('\n');
+    }
+    let template = format!(
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{commands}{{options}}{{after-help}}\n"
+    );
+    definition.help_template(template)
+}

@@ -1,0 +1,117 @@
+//! The command line: what can be asked for, in one definition from which parsing, help, completions and man
+//! pages all come. Each command's own arguments stand in its file under `commands/`.
+
+mod duration;
+mod help;
+mod values;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use tenure_client::Endpoints;
+
+pub use duration::Length;
+pub use values::{GuardArgs, ModeArg, WaitArg, default_holder, parse_token};
+
+use crate::commands;
+
+/// The TTL of a session that names none.
+pub const TTL_DEFAULT: Length = Length::seconds(10);
+
+/// Leases with fencing tokens: time-bounded, exclusive authority over named resources.
+#[derive(Debug, Parser)]
+#[command(name = "tenure", version, propagate_version = true, disable_help_subcommand = true)]
+#[command(long_about = help::ABOUT, after_long_help = help::AFTER)]
+pub struct Cli {
+    /// What applies to every command.
+    #[command(flatten)]
+    pub globals: Globals,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What applies to every command.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Global options")]
+pub struct Globals {
+    /// Where the store is: one or more host:port, with commas in between. Any one is enough, the rest are
+    /// for the day on which that one is down
+    #[arg(long, global = true, env = "TENURE_ENDPOINTS", value_name = "LIST", default_value_t = Endpoints::default())]
+    pub endpoints: Endpoints,
+    /// How long to go on asking a store that has no leader or does not answer
+    #[arg(long, global = true, value_name = "DURATION", default_value = "10s")]
+    pub timeout: Length,
+    /// Print one JSON object per line, with stable fields; errors, too, on stderr
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Whether to colour
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto, hide_possible_values = true)]
+    pub color: ColorChoice,
+}
+
+/// Whether to colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorChoice {
+    /// On a terminal, unless `NO_COLOR` is set.
+    Auto,
+    /// Always, with tables as on a terminal.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a node: a single durable one, or a member of a cluster
+    Serve(commands::serve::Args),
+    /// What asks the store.
+    #[command(flatten)]
+    Store(StoreCommand),
+    /// Print the completions of a shell
+    Completions(commands::completions::Args),
+    /// Write man pages into a folder
+    Man(commands::man::Args),
+}
+
+/// What asks the store.
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Take one or several resources: all or none, now or in turn
+    Acquire(commands::acquire::Args),
+    /// Give a lease back
+    Release(commands::release::Args),
+    /// Hand a lease to a session that waits for it, in one step
+    Transfer(commands::transfer::Args),
+    /// End the leases of a resource, as an administrator
+    Revoke(commands::revoke::Args),
+    /// Open, renew, close and list sessions
+    Session(commands::session::Args),
+    /// Show one resource: who holds it, under which token, what is left
+    Get(commands::get::Args),
+    /// List the resources that are held
+    Ls(commands::ls::Args),
+    /// Follow what changes, as it changes
+    Watch(commands::watch::Args),
+    /// Show the past holders of a resource, and why each lease ended
+    History(commands::history::Args),
+    /// Say in words who holds a resource, what is left, who waits and why
+    Explain(commands::explain::Args),
+    /// Read and write registers: small values, guarded by leases where asked for
+    Kv(commands::kv::Args),
+    /// Look after the cluster
+    Cluster(commands::cluster::Args),
+}
+
+/// The definition, with the commands in groups.
+pub fn definition() -> clap::Command {
+    help::grouped(Cli::command())
+}
+
+/// Reads the command line.
+pub fn parse() -> Result<Cli, clap::Error> {
+    let matches = definition().try_get_matches()?;
+    Cli::from_arg_matches(&matches)
+}
+
+#[cfg(test)]
+mod tests;

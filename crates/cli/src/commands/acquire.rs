@@ -1,0 +1,215 @@
+//! `tenure acquire`: one step. The lease belongs to a session that this opens, or to one that is open already.
+
+use tenure_client::proto::leases_client::LeasesClient;
+use tenure_client::proto::sessions_client::SessionsClient;
+use tenure_client::proto::{self, wait::Wait as WaitKind};
+use tenure_client::{Attempt, random_nonce};
+use tenure_core::{FenceName, HolderName, ResourceName, SessionId};
+
+use crate::args::{Length, ModeArg, WaitArg, default_holder};
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::{Form, leases};
+use crate::shapes;
+
+const EXAMPLES: &str = "\
+Examples:
+  tenure acquire settlement/cron                     take it now, or hear who holds it (exit code 3)
+  tenure acquire settlement/cron --wait 1m           stand in line for at most a minute
+  tenure acquire shard/1 shard/2 --wait              both or none, as long as it takes
+  tenure acquire reports --mode shared               one of many readers
+  tenure acquire api/quota --mode slots=5            one of five slots
+
+In a script, keep the exit code and export what was granted:
+  lease=$(tenure acquire settlement/cron --export) || exit
+  eval \"$lease\"            # TENURE_TOKEN, TENURE_SESSION, …
+  tenure release settlement/cron
+
+The lease ends after its TTL unless the session is renewed in time (`tenure session renew`). A token proves
+order, not time: what must not be written too late belongs behind storage that checks it.";
+
+/// Take one or several resources: all or none, now or in turn
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// What to take
+    #[arg(required = true, value_name = "RESOURCE")]
+    pub resources: Vec<ResourceName>,
+    /// How long the lease lives without a renewal [default: 10s]
+    #[arg(long, value_name = "DURATION", conflicts_with = "session")]
+    pub ttl: Option<Length>,
+    /// Who takes it, for people [default: host:pid of the calling process]
+    #[arg(long, value_name = "NAME", conflicts_with = "session")]
+    pub holder: Option<HolderName>,
+    /// Take it for a session that is open already, as `session open` or another acquire printed it
+    #[arg(long, value_name = "ID")]
+    pub session: Option<SessionId>,
+    /// Stand in line if it is held: for at most this long, or as long as it takes
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "forever")]
+    pub wait: Option<WaitArg>,
+    /// How to hold it: exclusive, shared or slots=N
+    #[arg(long, value_name = "MODE", default_value_t = ModeArg(tenure_core::Mode::Exclusive))]
+    pub mode: ModeArg,
+    /// Print shell assignments for `eval`
+    #[arg(long, conflicts_with = "json")]
+    pub export: bool,
+    /// What else to ask for.
+    #[command(flatten)]
+    pub policies: Policies,
+}
+
+/// What an acquire may ask for beyond the lease itself.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Policies")]
+pub struct Policies {
+    /// After an unclean end of this lease nobody is granted the resource for this long
+    #[arg(long, value_name = "DURATION")]
+    pub lock_delay: Option<Length>,
+    /// End the lease, by notice, at the latest after this long
+    #[arg(long, value_name = "DURATION")]
+    pub max_hold: Option<Length>,
+    /// Past the TTL only lapse: the first contender takes the lease, or this long after the last renewal it ends
+    #[arg(long, value_name = "DURATION")]
+    pub hard_limit: Option<Length>,
+    /// Go before those in line with a lower one; never takes from a holder
+    #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
+    pub priority: i32,
+    /// If the session holds it already, count instead of refusing
+    #[arg(long)]
+    pub reentrant: bool,
+    /// A fence that will check the token; added to the resource's fence set (may be repeated)
+    #[arg(long = "fence", value_name = "NAME")]
+    pub fences: Vec<FenceName>,
+}
+
+/// Takes the resources.
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+    let by = By::new(&args);
+    let wait = args.wait;
+    let at_most = match wait {
+        None => Some(std::time::Duration::ZERO),
+        Some(WaitArg::AtMost(length)) => Some(length.get()),
+        Some(WaitArg::Forever) => None,
+    };
+    let request = request(&args);
+    let send = |channel, attempt: Attempt| {
+        let mut request = request.clone();
+        request.by = Some(by.at(attempt));
+        request.wait = wait.map(|wait| wait_left(wait, attempt));
+        async move { LeasesClient::new(channel).acquire(request).await }
+    };
+    let answer = context.wait_repeatably(at_most, send).await?;
+    let waited = answer.grants.iter().any(|grant| grant.waited_ms > 0);
+    if waited && args.session.is_none() {
+        renew(&answer.grants, context).await?;
+    }
+    let grants: Vec<_> = answer.grants.iter().map(shapes::granted).collect();
+    if args.export {
+        context.output.line(&leases::export(&grants, &context.endpoints.to_string()))?;
+        return Ok(Exit::Done);
+    }
+    if context.output.is_json() {
+        for grant in &grants {
+            context.output.line(&shapes::value(grant).to_string())?;
+        }
+        return Ok(Exit::Done);
+    }
+    context.output.line(&leases::granted(&grants, context.output.form()))?;
+    if let (Form::Terminal(_), Some(grant)) = (context.output.form(), grants.first()) {
+        let session = grant.session.as_deref().unwrap_or_default();
+        context.output.talk(&format!("keep it:   tenure session renew {session}"));
+        context.output.talk(&format!("give back: tenure release {} --session {session}", grant.resource));
+    }
+    Ok(Exit::Done)
+}
+
+/// A waited grant does not say when its session was last renewed, so it is renewed once before anybody acts on it.
+async fn renew(grants: &[proto::Grant], context: &Context<'_>) -> Result<(), Failure> {
+    let Some(grant) = grants.first() else { return Ok(()) };
+    let renewal = proto::SessionRenewal { session: grant.session.clone(), number: 0 };
+    let request = proto::SessionRenewRequest { renewals: vec![renewal] };
+    let send = |channel, _| {
+        let request = request.clone();
+        async move { SessionsClient::new(channel).renew(request).await }
+    };
+    let answer = context.change_repeatably(send).await?;
+    if answer.unknown.is_empty() {
+        return Ok(());
+    }
+    let resource = &grant.resource;
+    let message =
+        format!("{resource} was granted under token {} and ended before it could be renewed", grant.token);
+    Err(Failure::with_hint(
+        Exit::Lost,
+        message,
+        "acquire again; a longer --ttl leaves more time for the answer",
+    ))
+}
+
+fn request(args: &Args) -> proto::AcquireRequest {
+    let policies = &args.policies;
+    proto::AcquireRequest {
+        resources: args.resources.iter().map(ToString::to_string).collect(),
+        mode: Some(args.mode.into()),
+        policies: Some(proto::Policies {
+            lock_delay_ms: policies.lock_delay.map(Length::millis),
+            max_hold_ms: policies.max_hold.map(Length::millis),
+            hard_limit_ms: policies.hard_limit.map(Length::millis),
+            priority: policies.priority,
+            reentrant: policies.reentrant,
+        }),
+        fences: policies.fences.iter().map(ToString::to_string).collect(),
+        by: None,
+        wait: None,
+    }
+}
+
+/// Who acquires; the same for every transmission except for its number.
+enum By {
+    Session(SessionId),
+    Opening { holder: HolderName, ttl_ms: u64, nonce: [u8; 16] },
+}
+
+impl By {
+    fn new(args: &Args) -> By {
+        match args.session {
+            Some(session) => By::Session(session),
+            None => By::Opening {
+                holder: args.holder.clone().unwrap_or_else(default_holder),
+                ttl_ms: args.ttl.unwrap_or(crate::args::TTL_DEFAULT).millis(),
+                // By it a repeated transmission finds the session that the first one opened.
+                nonce: random_nonce(),
+            },
+        }
+    }
+
+    fn at(&self, attempt: Attempt) -> proto::acquire_request::By {
+        match self {
+            By::Session(session) => proto::acquire_request::By::Caller(proto::Caller {
+                session: session.to_string(),
+                number: None,
+                lowest_awaited: 0,
+            }),
+            By::Opening { holder, ttl_ms, nonce } => proto::acquire_request::By::Opening(proto::Opening {
+                holder: holder.to_string(),
+                ttl_ms: *ttl_ms,
+                nonce: nonce.to_vec(),
+                number: attempt.number,
+            }),
+        }
+    }
+}
+
+/// What is left of a wait when an attempt is sent.
+fn wait_left(wait: WaitArg, attempt: Attempt) -> proto::Wait {
+    let kind = match wait {
+        WaitArg::Forever => WaitKind::ForEver(true),
+        WaitArg::AtMost(length) => {
+            let left = length.get().saturating_sub(attempt.elapsed);
+            // Asked for as a wait of zero it would not be a wait; the last moment still counts as one.
+            WaitKind::AtMostMs(tenure_wire::words::millis(left).max(1))
+        }
+    };
+    proto::Wait { wait: Some(kind) }
+}

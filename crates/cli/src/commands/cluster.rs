@@ -1,0 +1,49 @@
+//! `tenure cluster`: for those who operate it.
+
+use tenure_client::proto;
+use tenure_client::proto::cluster_client::ClusterClient;
+
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::leases;
+use crate::shapes;
+
+/// Look after the cluster
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do with the cluster.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Show who leads, who is there and how far each has come
+    Status(StatusArgs),
+}
+
+/// Show who leads, who is there and how far each has come
+#[derive(Debug, clap::Args)]
+pub struct StatusArgs {
+    /// Also hash the state of the node that answers; equal logs give equal hashes
+    #[arg(long)]
+    pub hash: bool,
+}
+
+/// Does it.
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+    match args.command {
+        Command::Status(args) => status(args, context).await,
+    }
+}
+
+/// The status is shown even without a leader: that is when it is asked for most. The exit code says so.
+async fn status(args: StatusArgs, context: &Context<'_>) -> Result<Exit, Failure> {
+    let request = proto::ClusterStatusRequest { with_state_hash: args.hash };
+    let send = |channel, request| async move { ClusterClient::new(channel).status(request).await };
+    let shape = shapes::cluster(&context.read(request, send).await?);
+    context.output.tell(|| shapes::value(&shape), |form| leases::cluster(&shape, form))?;
+    if shape.leader.is_none() { Ok(Exit::Unreachable) } else { Ok(Exit::Done) }
+}

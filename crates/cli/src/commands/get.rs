@@ -1,0 +1,40 @@
+//! `tenure get`: one resource as it is now.
+
+use tenure_client::proto;
+use tenure_client::proto::leases_client::LeasesClient;
+use tenure_core::ResourceName;
+
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::leases;
+use crate::shapes;
+
+const EXAMPLES: &str = "\
+Examples:
+  tenure get settlement/cron
+  tenure get settlement/cron --json | jq -r .holder
+  tenure get settlement/cron >/dev/null && echo held
+
+The exit code is 0 if it is held and 7 if it is free or has never been seen.";
+
+/// Show one resource: who holds it, under which token, what is left
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// What to look at
+    pub resource: ResourceName,
+    /// Answer from the asked node's own state, which may be stale; works without a leader
+    #[arg(long)]
+    pub stale: bool,
+}
+
+/// Shows it.
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+    let request = proto::LeaseGetRequest { resource: args.resource.to_string(), stale: args.stale };
+    let send = |channel, request| async move { LeasesClient::new(channel).get(request).await };
+    let answer = context.read(request, send).await?;
+    let shape = shapes::lease(&answer.lease.unwrap_or_default(), &[]);
+    context.output.tell(|| shapes::value(&shape), |form| leases::lease(&shape, form))?;
+    if shape.holders.is_empty() { Ok(Exit::NotFound) } else { Ok(Exit::Done) }
+}

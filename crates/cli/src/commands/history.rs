@@ -1,0 +1,54 @@
+//! `tenure history`: who held a resource, from when to when, and why each lease ended.
+
+use tenure_client::proto;
+use tenure_client::proto::leases_client::LeasesClient;
+use tenure_core::ResourceName;
+use tenure_wire::json;
+
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::leases;
+use crate::shapes;
+
+const EXAMPLES: &str = "\
+Examples:
+  tenure history settlement/cron
+  tenure history settlement/cron --json | jq -r 'select(.why == \"expired\") | .holder'
+
+The newest lease comes first. Times are the leader's calendar, for people; nothing was decided by them.";
+
+/// Show the past holders of a resource, and why each lease ended
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// Whose past
+    pub resource: ResourceName,
+    /// At most this many of the newest
+    #[arg(long, value_name = "N")]
+    pub limit: Option<u32>,
+}
+
+/// Shows it.
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+    let request = proto::HistoryRequest { resource: args.resource.to_string(), limit: args.limit };
+    let send = |channel, request| async move { LeasesClient::new(channel).history(request).await };
+    let answer = context.read(request, send).await?;
+    let past: Vec<json::Transition> = answer.transitions.iter().filter_map(shapes::transition).collect();
+    let present: Vec<&proto::Transition> =
+        answer.transitions.iter().filter(|lease| lease.to_unix_ms.is_none()).collect();
+    if context.output.is_json() {
+        for lease in &present {
+            context.output.line(&shapes::present(lease).to_string())?;
+        }
+        for lease in &past {
+            context.output.line(&shapes::value(lease).to_string())?;
+        }
+    } else {
+        if answer.transitions.is_empty() {
+            context.output.talk(&format!("nothing is remembered of {}", args.resource));
+        }
+        context.output.line(&leases::history(&present, &past, context.output.form()))?;
+    }
+    Ok(Exit::Done)
+}

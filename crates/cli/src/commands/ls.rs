@@ -1,0 +1,69 @@
+//! `tenure ls`: the resources that are held, in the order of their names.
+
+use tenure_client::proto;
+use tenure_client::proto::leases_client::LeasesClient;
+use tenure_wire::json;
+
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::leases;
+use crate::shapes;
+
+const EXAMPLES: &str = "\
+Examples:
+  tenure ls
+  tenure ls settlement/
+  tenure ls --json | jq -r 'select(.waiters != []) | .resource'";
+
+/// List the resources that are held
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// Only resources whose names begin like this
+    #[arg(default_value = "", hide_default_value = true)]
+    pub prefix: String,
+    /// At most this many
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Answer from the asked node's own state, which may be stale; works without a leader
+    #[arg(long)]
+    pub stale: bool,
+}
+
+/// Lists them, page by page.
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+    let limit = args.limit.unwrap_or(usize::MAX);
+    let mut all: Vec<json::Lease> = Vec::new();
+    let mut after = String::new();
+    loop {
+        let request = proto::LeaseListRequest {
+            prefix: args.prefix.clone(),
+            limit: None,
+            after: after.clone(),
+            stale: args.stale,
+        };
+        let send = |channel, request| async move { LeasesClient::new(channel).list(request).await };
+        let page = context.read(request, send).await?;
+        all.extend(page.leases.iter().map(|lease| shapes::lease(lease, &[])));
+        after = page.next;
+        if after.is_empty() || all.len() >= limit {
+            break;
+        }
+    }
+    all.truncate(limit);
+    if context.output.is_json() {
+        for lease in &all {
+            context.output.line(&shapes::value(lease).to_string())?;
+        }
+    } else {
+        if all.is_empty() {
+            context.output.talk(&match args.prefix.as_str() {
+                "" => "nothing is held".to_owned(),
+                prefix => format!("nothing that begins with {prefix} is held"),
+            });
+        }
+        context.output.line(&leases::list(&all, context.output.form()))?;
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,55 @@
+//! `tenure release`: gives one lease back. The next in line is granted it in the same step.
+
+use tenure_client::proto;
+use tenure_client::proto::leases_client::LeasesClient;
+use tenure_core::{ResourceName, SessionId, Token};
+
+use crate::args::parse_token;
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::shapes;
+
+const EXAMPLES: &str = "\
+Examples:
+  tenure release settlement/cron --session 7-9f86d081884c7d659a2feaa0c55ad015
+  tenure release settlement/cron                     the session from TENURE_SESSION, as `acquire --export` sets it
+
+Releasing what is not held any more is no error: it is free either way.";
+
+/// Give a lease back
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// What to give back
+    pub resource: ResourceName,
+    /// The session that holds it, as `acquire` printed it; in the environment it is hidden from `ps`
+    #[arg(long, value_name = "ID", env = "TENURE_SESSION", hide_env_values = true)]
+    pub session: SessionId,
+    /// Only if the lease still has this token
+    #[arg(long, value_name = "N", value_parser = parse_token)]
+    pub token: Option<Token>,
+}
+
+/// Gives the lease back.
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+    let caller = proto::Caller { session: args.session.to_string(), number: None, lowest_awaited: 0 };
+    let request = proto::ReleaseRequest {
+        caller: Some(caller),
+        resource: args.resource.to_string(),
+        token: args.token.map(Token::get),
+    };
+    let send = |channel, request| async move { LeasesClient::new(channel).release(request).await };
+    let answer = context.change(request, send).await?;
+    let shape =
+        tenure_wire::json::Released { resource: args.resource.to_string(), released: answer.released };
+    let text = |_| {
+        if shape.released {
+            format!("released {}", shape.resource)
+        } else {
+            format!("nothing was left of {} to give back", shape.resource)
+        }
+    };
+    context.output.tell(|| shapes::value(&shape), text)?;
+    Ok(Exit::Done)
+}

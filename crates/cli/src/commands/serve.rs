@@ -1,0 +1,386 @@
+//! `tenure serve`: one node. Reads flags into the server's configuration, sets up its log, waits for the signal to
+//! stop; everything else is the server's.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+use serde_json::json;
+use tenure_client::DEFAULT_PORT;
+use tenure_server::{Config, Server};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::render::Form;
+
+const EXAMPLES: &str = "\
+Examples:
+  tenure serve                                       a single node: durable, not fault-tolerant
+  tenure serve --listen 127.0.0.1:7401 --data-dir /var/lib/tenure
+
+Three nodes, here on one machine; the first start of all of them forms the cluster:
+  peers=1=127.0.0.1:7501,2=127.0.0.1:7502,3=127.0.0.1:7503
+  tenure serve --node 1 --peers $peers --listen 127.0.0.1:7401 --data-dir data-1
+  tenure serve --node 2 --peers $peers --listen 127.0.0.1:7402 --data-dir data-2
+  tenure serve --node 3 --peers $peers --listen 127.0.0.1:7403 --data-dir data-3
+
+SIGTERM and SIGINT drain: no new connections, leadership is handed on, requests under way end. A second one stops
+at once; nothing that was acknowledged is lost either way.";
+
+/// Run a node: a single durable one, or a member of a cluster
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// Where clients connect: gRPC, HTTP/JSON, status page and metrics, all on one port
+    #[arg(long, value_name = "HOST:PORT", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
+    pub listen: String,
+    /// The address that clients are told, if it is not the one listened on
+    #[arg(long, value_name = "HOST:PORT")]
+    pub advertise: Option<String>,
+    /// Where the log and the snapshots are kept
+    #[arg(long, value_name = "DIR", default_value = "./tenure-data")]
+    pub data_dir: PathBuf,
+    /// Listen beyond this machine although there is no authentication yet: whoever reaches the port may do anything
+    #[arg(long)]
+    pub insecure: bool,
+    /// The number of this node in the cluster
+    #[arg(long, value_name = "N", requires = "peers", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Cluster")]
+    pub node: Option<u64>,
+    /// The peer addresses of all founding members, this one among them; it listens for peers at its own
+    #[arg(long, value_name = "N=HOST:PORT,…", requires = "node", help_heading = "Cluster")]
+    pub peers: Option<Peers>,
+    /// How log lines look on stderr
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text, help_heading = "Log")]
+    pub log_format: LogFormat,
+    /// What is logged: error, warn, info, debug or trace, also per module as in `info,tenure_server=debug`
+    #[arg(long, value_name = "LEVEL", default_value = "info", env = "TENURE_LOG", help_heading = "Log")]
+    pub log_level: LogLevel,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For eyes.
+    Text,
+    /// One object per line.
+    Json,
+}
+
+/// What is logged.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogLevel(Targets);
+
+impl FromStr for LogLevel {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let targets = text.parse::<Targets>().map_err(|error| error.to_string())?;
+        // The engine tells of every message at `debug` and of every step at `info`; whoever wants that names it.
+        let quiet = |targets: Targets| match text.contains("openraft") {
+            true => targets,
+            false => targets.with_target("openraft", tracing_subscriber::filter::LevelFilter::WARN),
+        };
+        Ok(LogLevel(quiet(targets)))
+    }
+}
+
+/// Peer addresses by node number: `1=host:port,2=host:port`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peers(pub BTreeMap<u64, String>);
+
+impl FromStr for Peers {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut peers = BTreeMap::new();
+        for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
+            let (node, address) = one
+                .split_once('=')
+                .ok_or_else(|| format!("`{one}` is not N=HOST:PORT, such as 1=10.0.0.1:7500"))?;
+            let node: u64 = node.parse().map_err(|_| format!("`{node}` is no node number"))?;
+            if node == 0 {
+                return Err("node numbers begin with 1".to_owned());
+            }
+            let port = address.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+            if port.is_none_or(|port| port == 0) {
+                return Err(format!("`{address}` names no port at which node {node} could be reached"));
+            }
+            if peers.values().any(|other| other == address) {
+                return Err(format!("two nodes cannot share {address}"));
+            }
+            if peers.insert(node, address.to_owned()).is_some() {
+                return Err(format!("node {node} is named twice"));
+            }
+        }
+        if peers.is_empty() {
+            return Err("it is empty".to_owned());
+        }
+        Ok(Peers(peers))
+    }
+}
+
+/// Runs the node until a signal tells it to stop.
+pub fn run(args: Args, output: &Output) -> Result<Exit, Failure> {
+    let config = config(&args)?;
+    start_log(&args, output);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::said(Exit::Other, format!("no runtime: {error}")))?;
+    runtime.block_on(serve(config, output))
+}
+
+async fn serve(config: Config, output: &Output) -> Result<Exit, Failure> {
+    let data_dir = config.data_dir.clone();
+    let alone = config.peers.is_empty();
+    // Heard from the first moment on: a signal that comes during the start stops the node as soon as it stands.
+    let signals = Signals::new()
+        .map_err(|error| Failure::said(Exit::Other, format!("signals cannot be heard: {error}")))?;
+    let server = Server::start(config)
+        .await
+        .map_err(|error| Failure::said(Exit::Other, format!("the node cannot start: {error}")))?;
+    let greeting = Greeting { address: server.address(), data_dir, alone };
+    output.tell(|| greeting.json(), |form| greeting.words(form))?;
+    match server.run_until(signals.stop()).await {
+        Ok(()) => Ok(Exit::Done),
+        Err(failure) => Err(Failure::said(Exit::Other, format!("the node has failed: {failure}"))),
+    }
+}
+
+/// The signals that tell a node to stop.
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Resolves with the first signal; a second one ends the process, for whoever cannot wait for the drain.
+    async fn stop(mut self) {
+        self.heard().await;
+        tokio::spawn(async move {
+            self.heard().await;
+            std::process::exit(Exit::Other as i32);
+        });
+    }
+
+    async fn heard(&mut self) {
+        tokio::select! {
+            biased;
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+fn config(args: &Args) -> Result<Config, Failure> {
+    let listen = resolve(&args.listen)?;
+    let usage = |message: String, hint: &str| Failure::with_hint(Exit::Usage, message, hint);
+    let open = "there is no authentication yet: whoever reaches the port may do anything. Listen on 127.0.0.1, or say --insecure";
+    if !listen.ip().is_loopback() && !args.insecure {
+        return Err(usage(format!("{listen} can be reached from other machines"), open));
+    }
+    let mut config = Config::single(listen, args.data_dir.clone());
+    config.advertise.clone_from(&args.advertise);
+    if let (Some(node), Some(Peers(peers))) = (args.node, &args.peers) {
+        let Some(own) = peers.get(&node) else {
+            return Err(usage(
+                format!("--peers does not name node {node}"),
+                "it lists all founding members, this one among them",
+            ));
+        };
+        if !resolve(own)?.ip().is_loopback() && !args.insecure {
+            return Err(usage(format!("{own} can be reached from other machines"), open));
+        }
+        config.node = node;
+        config.peers.clone_from(peers);
+    }
+    Ok(config)
+}
+
+fn resolve(address: &str) -> Result<SocketAddr, Failure> {
+    let found = address.to_socket_addrs().map(|mut addresses| addresses.next());
+    match found {
+        Ok(Some(address)) => Ok(address),
+        Ok(None) => Err(Failure::said(Exit::Usage, format!("{address} has no address"))),
+        Err(error) => Err(Failure::with_hint(
+            Exit::Usage,
+            format!("{address} is no address to listen on: {error}"),
+            format!("write host:port, such as 127.0.0.1:{DEFAULT_PORT}"),
+        )),
+    }
+}
+
+fn start_log(args: &Args, output: &Output) {
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let registry = tracing_subscriber::registry().with(args.log_level.0.clone());
+    match args.log_format {
+        LogFormat::Text => registry.with(layer.with_ansi(output.talk_paint().is_wet())).init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
+    }
+}
+
+/// What a node says once it serves.
+struct Greeting {
+    address: SocketAddr,
+    data_dir: PathBuf,
+    alone: bool,
+}
+
+impl Greeting {
+    fn json(&self) -> serde_json::Value {
+        json!({
+            "listening": self.address.to_string(),
+            "status_page": format!("http://{}/", self.reachable()),
+            "data_dir": self.data_dir.display().to_string(),
+            "fault_tolerant": !self.alone,
+        })
+    }
+
+    /// Where a browser on this machine finds it.
+    fn reachable(&self) -> SocketAddr {
+        let mut address = self.address;
+        if address.ip().is_unspecified() {
+            address.set_ip(match address {
+                SocketAddr::V4(_) => std::net::Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => std::net::Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        address
+    }
+
+    fn words(&self, form: Form) -> String {
+        let paint = form.paint();
+        let reachable = self.reachable();
+        // The default endpoint needs no mention.
+        let endpoints =
+            match reachable.ip().is_loopback() && reachable.is_ipv4() && reachable.port() == DEFAULT_PORT {
+                true => String::new(),
+                false => format!(" --endpoints {reachable}"),
+            };
+        let alone = if self.alone { " (a single node: durable, not fault-tolerant)" } else { "" };
+        format!(
+            "Tenure serves at {}, data in {}{alone}.\n\
+             Status page: {}\n\
+             \n\
+             Try, in another terminal:\n\
+             \x20 tenure acquire settlement/cron --ttl 30s{endpoints}\n\
+             \x20 tenure explain settlement/cron{endpoints}\n\
+             \x20 curl -X POST {reachable}/v1/leases/settlement/cron:acquire -d '{{\"holder\":\"node-b\",\"ttl_ms\":2000}}'\n",
+            paint.strong(&self.address.to_string()),
+            self.data_dir.display(),
+            paint.strong(&format!("http://{reachable}/")),
+        )
+    }
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::Paint;
+    use clap::Parser;
+    use expect_test::expect;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    fn configured(line: &str) -> Result<Config, String> {
+        let args = Only::try_parse_from(line.split_whitespace()).expect(line).args;
+        config(&args).map_err(|failure| match failure {
+            Failure::Said { exit: Exit::Usage, message, .. } => message,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn nobody_listens_to_the_world_by_accident() {
+        assert!(configured("serve").is_ok());
+        assert!(configured("serve --listen [::1]:7400").is_ok());
+        assert!(configured("serve --listen 0.0.0.0:7400 --insecure").is_ok());
+        for line in ["serve --listen 0.0.0.0:7400", "serve --node 1 --peers 1=0.0.0.0:7500,2=127.0.0.1:7501"]
+        {
+            assert!(configured(line).expect_err(line).contains("other machines"));
+        }
+    }
+
+    #[test]
+    fn a_member_is_among_its_peers() {
+        let config =
+            configured("serve --node 2 --peers 1=127.0.0.1:7501,2=127.0.0.1:7502").expect("it is valid");
+        assert_eq!((config.node, config.peers.len()), (2, 2));
+        assert!(
+            configured("serve --node 3 --peers 1=127.0.0.1:7501").expect_err("not listed").contains("node 3")
+        );
+    }
+
+    #[test]
+    fn peers_are_checked() {
+        for (text, why) in [
+            ("", "empty"),
+            ("1", "N=HOST:PORT"),
+            ("x=a:1", "node number"),
+            ("0=a:1", "begin with 1"),
+            ("1=a", "names no port"),
+            ("1=a:0", "names no port"),
+            ("1=a:1,1=b:1", "twice"),
+            ("1=a:1,2=a:1", "share"),
+        ] {
+            assert!(text.parse::<Peers>().expect_err(text).contains(why), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_greeting_names_the_page_and_three_commands() {
+        let greeting = |address: &str, alone| Greeting {
+            address: address.parse().expect("an address"),
+            data_dir: "./tenure-data".into(),
+            alone,
+        };
+        expect![[r#"
+            Tenure serves at 127.0.0.1:7400, data in ./tenure-data (a single node: durable, not fault-tolerant).
+            Status page: http://127.0.0.1:7400/
+
+            Try, in another terminal:
+              tenure acquire settlement/cron --ttl 30s
+              tenure explain settlement/cron
+              curl -X POST 127.0.0.1:7400/v1/leases/settlement/cron:acquire -d '{"holder":"node-b","ttl_ms":2000}'
+        "#]]
+        .assert_eq(&greeting("127.0.0.1:7400", true).words(Form::Terminal(Paint::new(false))));
+        let elsewhere = greeting("0.0.0.0:7401", false).words(Form::Plain);
+        assert!(
+            elsewhere.contains("tenure explain settlement/cron --endpoints 127.0.0.1:7401"),
+            "{elsewhere}"
+        );
+        assert!(elsewhere.contains("http://127.0.0.1:7401/"), "{elsewhere}");
+    }
+
+    #[test]
+    fn levels_are_words_with_modules() {
+        for good in ["info", "debug", "warn,tenure_server=trace"] {
+            assert!(good.parse::<LogLevel>().is_ok(), "{good}");
+        }
+        assert!("info,tenure_server=loud".parse::<LogLevel>().is_err());
+    }
+}

@@ -1,0 +1,51 @@
+//! `tenure transfer`: a planned change of holder. The end and the next grant are one step.
+
+use tenure_client::proto;
+use tenure_client::proto::leases_client::LeasesClient;
+use tenure_core::{ResourceName, SessionId};
+
+use crate::context::Context;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::shapes;
+
+const EXAMPLES: &str = "\
+Examples:
+  tenure acquire settlement/cron --wait &            the successor stands in line first
+  tenure explain settlement/cron                     … and is shown there with the number of its session
+  tenure transfer settlement/cron --session 7-9f86d081884c7d659a2feaa0c55ad015 --to 9
+
+The successor gets a new, higher token. Stop acting on the old one before you hand it on.";
+
+/// Hand a lease to a session that waits for it, in one step
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// What to hand on
+    pub resource: ResourceName,
+    /// The session that holds it, as `acquire` printed it; in the environment it is hidden from `ps`
+    #[arg(long, value_name = "ID", env = "TENURE_SESSION", hide_env_values = true)]
+    pub session: SessionId,
+    /// The public number of the session that gets it; it has to stand in line for it
+    #[arg(long, value_name = "NUMBER")]
+    pub to: u64,
+}
+
+/// Hands the lease on.
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+    let caller = proto::Caller { session: args.session.to_string(), number: None, lowest_awaited: 0 };
+    let request =
+        proto::TransferRequest { caller: Some(caller), resource: args.resource.to_string(), to: args.to };
+    let send = |channel, request| async move { LeasesClient::new(channel).transfer(request).await };
+    let answer = context.change(request, send).await?;
+    let grant = answer.grant.unwrap_or_default();
+    let shape = shapes::granted(&grant);
+    let text = |_| {
+        format!(
+            "{} now belongs to {} (session {}) under token {}",
+            shape.resource, shape.holder, shape.session_number, shape.token
+        )
+    };
+    context.output.tell(|| shapes::value(&shape), text)?;
+    Ok(Exit::Done)
+}

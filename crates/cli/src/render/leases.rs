@@ -1,0 +1,286 @@
+//! Leases, sessions, registers and nodes as text.
+
+use tenure_client::proto;
+use tenure_wire::json::{ClusterStatus, Granted, Holder, Lease, Register, Transition};
+
+use super::paint::Form;
+use super::table::Table;
+use super::words::{brief, count, mode_and_slot, short_time, span, tame};
+use crate::shapes;
+
+/// Shell assignments for `eval`: of one lease, or numbered ones of several.
+pub fn export(grants: &[Granted], endpoints: &str) -> String {
+    let mut lines = Vec::new();
+    let mut assign = |name: &str, value: &str| lines.push(format!("export TENURE_{name}={}", quoted(value)));
+    for (index, grant) in grants.iter().enumerate() {
+        let name =
+            |name: &str| if grants.len() == 1 { name.to_owned() } else { format!("{name}_{}", index + 1) };
+        assign(&name("RESOURCE"), &grant.resource);
+        assign(&name("TOKEN"), &grant.token.to_string());
+        assign(&name("GENERATION"), &grant.generation.to_string());
+        if let Some(slot) = grant.slot {
+            assign(&name("SLOT"), &slot.to_string());
+        }
+    }
+    if let Some(grant) = grants.first() {
+        assign("SESSION", grant.session.as_deref().unwrap_or_default());
+        assign("HOLDER", &grant.holder);
+        assign("TTL_MS", &grant.ttl_ms.to_string());
+    }
+    assign("ENDPOINTS", endpoints);
+    lines.join("\n")
+}
+
+/// A word for the shell, whatever is in it.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// What an acquire was granted.
+pub fn granted(grants: &[Granted], form: Form) -> String {
+    let Form::Terminal(paint) = form else {
+        let mut table = Table::new(&["RESOURCE", ">TOKEN", "SESSION", ">TTL"]);
+        for grant in grants {
+            let session = grant.session.clone().unwrap_or_default();
+            table.row([grant.resource.clone(), grant.token.to_string(), session, grant.ttl_ms.to_string()]);
+        }
+        return table.render(form);
+    };
+    let mut lines = Vec::new();
+    for grant in grants {
+        let slot = grant.slot.map(|slot| format!(", slot {slot}")).unwrap_or_default();
+        let waited = if grant.waited_ms > 0 {
+            format!(" after {} in line", span(grant.waited_ms))
+        } else {
+            String::new()
+        };
+        lines.push(format!(
+            "{} {} is {}'s{waited}: {}, generation {}{slot}",
+            paint.good("granted"),
+            paint.strong(&grant.resource),
+            grant.holder,
+            paint.strong(&format!("token {}", grant.token)),
+            grant.generation,
+        ));
+    }
+    if let Some(grant) = grants.first() {
+        let session = grant.session.as_deref().unwrap_or_default();
+        lines.push(format!("session {session}, {} unless renewed", span(grant.ttl_ms)));
+    }
+    lines.join("\n")
+}
+
+/// One resource, line by line.
+pub fn lease(lease: &Lease, form: Form) -> String {
+    let paint = form.paint();
+    let mut lines: Vec<(&str, String)> = Vec::new();
+    lines.push(("resource", paint.strong(&lease.resource)));
+    lines.push(("state", if lease.holders.is_empty() { paint.good("free") } else { paint.warn("held") }));
+    for holder in &lease.holders {
+        lines.push(("holder", holder_line(holder)));
+    }
+    if let Some(token) = lease.token {
+        lines.push(("token", token.to_string()));
+        lines.push(("generation", lease.generation.to_string()));
+    }
+    if let Some(remaining) = lease.remaining_ms {
+        lines.push(("remaining", span(remaining)));
+    }
+    if let Some(delayed) = lease.delayed_ms {
+        lines.push(("delayed", format!("{} (lock-delay after an unclean end)", span(delayed))));
+    }
+    lines.push(("waiters", lease.waiters.len().to_string()));
+    columns(&lines, form)
+}
+
+fn holder_line(holder: &Holder) -> String {
+    let mut line = format!(
+        "{} (session {}, token {}, {}",
+        holder.holder,
+        holder.session_number,
+        holder.token,
+        mode_and_slot(holder.mode, holder.slot),
+    );
+    if let Some(notice) = &holder.notice {
+        line += &format!(", under notice: {notice}");
+    }
+    if holder.lapsed {
+        line += ", lapsed";
+    }
+    line + ")"
+}
+
+/// Names and values, the values under each other for eyes.
+fn columns(lines: &[(&str, String)], form: Form) -> String {
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, value): &(&str, String)| match form {
+        Form::Plain => format!("{name}\t{value}\n"),
+        Form::Terminal(paint) => format!("{}  {value}\n", paint.faint(&format!("{name:width$}"))),
+    };
+    lines.iter().map(line).collect()
+}
+
+/// Resources that are held.
+pub fn list(leases: &[Lease], form: Form) -> String {
+    let mut table = Table::new(&["RESOURCE", "HOLDER", ">TOKEN", ">GEN", ">LEFT", "HELD AS", ">WAITING"]);
+    for lease in leases {
+        // A resource that only waits or rests has no holder; it is listed all the same.
+        let rows: Vec<Option<&Holder>> =
+            if lease.holders.is_empty() { vec![None] } else { lease.holders.iter().map(Some).collect() };
+        for holder in rows {
+            let shown = |show: &dyn Fn(&Holder) -> String| holder.map_or_else(|| "-".to_owned(), show);
+            table.row([
+                lease.resource.clone(),
+                shown(&|holder| holder.holder.clone()),
+                shown(&|holder| holder.token.to_string()),
+                shown(&|holder| holder.generation.to_string()),
+                shown(&|holder| left(holder)),
+                shown(&|holder| mode_and_slot(holder.mode, holder.slot)),
+                lease.waiters.len().to_string(),
+            ]);
+        }
+    }
+    table.render(form)
+}
+
+fn left(holder: &Holder) -> String {
+    match (&holder.notice, holder.lapsed) {
+        (Some(_), _) => format!("{} (notice)", span(holder.remaining_ms)),
+        (None, true) => "lapsed".to_owned(),
+        (None, false) => span(holder.remaining_ms),
+    }
+}
+
+/// What is held now, then past leases, the newest first.
+pub fn history(present: &[&proto::Transition], past: &[Transition], form: Form) -> String {
+    let mut table =
+        Table::new(&[">TOKEN", ">GEN", "HOLDER", ">SESSION", "HELD AS", "FROM", "TO", ">HELD", "WHY"]);
+    for lease in present {
+        table.row([
+            lease.token.to_string(),
+            lease.generation.to_string(),
+            lease.holder.clone(),
+            lease.session_number.to_string(),
+            mode_and_slot(shapes::mode(lease.mode.as_ref()), lease.slot),
+            short_time(&shapes::at(lease.from_unix_ms)),
+            "now".to_owned(),
+            span(lease.held_ms),
+            "held".to_owned(),
+        ]);
+    }
+    for lease in past {
+        let why = match &lease.reason {
+            Some(reason) => format!("{}: {}", lease.why, tame(reason)),
+            None => lease.why.clone(),
+        };
+        table.row([
+            lease.token.to_string(),
+            lease.generation.to_string(),
+            lease.holder.clone(),
+            lease.session_number.to_string(),
+            mode_and_slot(lease.mode, lease.slot),
+            short_time(&lease.from),
+            short_time(&lease.to),
+            span(lease.held_ms),
+            why,
+        ]);
+    }
+    table.render(form)
+}
+
+/// Live sessions.
+pub fn sessions(sessions: &[proto::SessionSummary], form: Form) -> String {
+    let mut table = Table::new(&[">SESSION", "HOLDER", ">TTL", ">LEFT", ">LEASES", ">WAITING"]);
+    for session in sessions {
+        table.row([
+            session.session_number.to_string(),
+            session.holder.clone(),
+            span(session.ttl_ms),
+            if session.lapsed { "lapsed".to_owned() } else { span(session.remaining_ms) },
+            session.leases.to_string(),
+            session.waiting.to_string(),
+        ]);
+    }
+    table.render(form)
+}
+
+/// Registers.
+pub fn registers(registers: &[Register], form: Form) -> String {
+    let mut table = Table::new(&["KEY", ">VERSION", ">REVISION", "GUARD", "VALUE"]);
+    // A line for eyes has to fit; a program gets the whole value, in one line.
+    let most = if form == Form::Plain { usize::MAX } else { 60 };
+    for register in registers {
+        let value = match (&register.value, &register.value_base64) {
+            (Some(text), _) => brief(text, most),
+            (None, Some(base64)) => format!("base64:{}", brief(base64, most)),
+            (None, None) => "-".to_owned(),
+        };
+        table.row([
+            key(register),
+            register.version.to_string(),
+            register.mod_revision.to_string(),
+            register.guard.clone().unwrap_or_else(|| "-".to_owned()),
+            value,
+        ]);
+    }
+    table.render(form)
+}
+
+/// A register's key, on one line.
+pub fn key(register: &Register) -> String {
+    match (&register.key, &register.key_base64) {
+        (Some(text), _) => tame(text),
+        (None, base64) => format!("base64:{}", base64.as_deref().unwrap_or_default()),
+    }
+}
+
+/// The cluster in a few sentences, and its nodes in a table.
+pub fn cluster(status: &ClusterStatus, form: Form) -> String {
+    let mut table = Table::new(&[">NODE", "ROLE", "CLIENTS", "PEERS", ">LOG", "HEARD", "VERSION"]);
+    for node in &status.nodes {
+        table.row([
+            node.node.to_string(),
+            node.role.clone(),
+            node.client_address.clone(),
+            node.peer_address.clone(),
+            node.last_log.map_or_else(|| "-".to_owned(), |index| index.to_string()),
+            if node.reachable { "yes" } else { "no" }.to_owned(),
+            node.version.clone(),
+        ]);
+    }
+    let Form::Terminal(paint) = form else { return table.render(form) };
+    let leader = match status.leader {
+        Some(leader) => format!("node {leader} leads in term {}", status.term),
+        None => paint.bad("nobody leads"),
+    };
+    let mut text = format!("cluster {}: {leader}.\n", status.cluster);
+    if !status.fault_tolerant {
+        text +=
+            &paint.warn("A single node: durable, not fault-tolerant. While it is down nothing is granted.");
+        text.push('\n');
+    }
+    if let Some(restoring) = status.restoring_ms {
+        text += &paint
+            .warn(&format!("Restored from a backup: nothing is granted for another {}.", span(restoring)));
+        text.push('\n');
+    }
+    text += &format!(
+        "{}, {}, {}; last token {}, revision {}; node {} has applied {} of {}.\n",
+        count(status.sessions, "session", "sessions"),
+        count(status.leases, "resource in use", "resources in use"),
+        count(status.waiters, "waiter", "waiters"),
+        status.last_token,
+        status.revision,
+        status.node,
+        status.applied,
+        status.committed,
+    );
+    if let Some(hash) = &status.state_hash {
+        text += &format!("The state at {} hashes to {hash}.\n", status.applied);
+    }
+    text.push('\n');
+    text + &table.render(form)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,10 @@
+//! Formats for eyes: tables, colours, sentences. Takes values and gives text; writes nothing, asks nothing.
+
+pub mod events;
+pub mod explain;
+pub mod leases;
+mod paint;
+mod table;
+pub mod words;
+
+pub use paint::{Form, Paint};
