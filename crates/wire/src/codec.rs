@@ -474,7 +474,7 @@ impl Coded for &'static str {
 impl Coded for Duration {
     fn put(&self, out: &mut Vec<u8>) {
         let micros = self.as_micros();
-        if self.subsec_nanos() % 1_000 == 0 && micros < 1 << 63 {
+        if self.subsec_nanos().is_multiple_of(1_000) && micros < 1 << 63 {
             put_varint((micros as u64) << 1, out);
         } else {
             put_varint(1, out);
@@ -484,7 +484,7 @@ impl Coded for Duration {
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
         let doubled = input.varint()?;
-        if doubled % 2 == 0 {
+        if doubled.is_multiple_of(2) {
             return Ok(Duration::from_micros(doubled >> 1));
         }
         let (seconds, nanos) = <(u64, u32)>::take(input)?;

@@ -176,7 +176,15 @@ pub struct ApiError {
     /// When it is worth asking again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// The resource or register that it is about.
+    /// The numbers and names of it, for programs. Apart, so that a result with an error in it stays small.
+    #[serde(flatten)]
+    pub about: Box<About>,
+}
+
+/// What an error is about; each code says something else, and most say little.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct About {
+    /// The resource or register.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<String>,
     /// Who has it.
@@ -203,9 +211,15 @@ pub struct ApiError {
     /// Its value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u64>,
-    /// Where a watch can begin again.
+    /// Where a watch can begin again, or the revision of the register in the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
+}
+
+impl About {
+    fn resource(name: impl std::fmt::Display) -> About {
+        About { resource: Some(name.to_string()), ..About::default() }
+    }
 }
 
 impl ApiError {
@@ -217,16 +231,7 @@ impl ApiError {
             hint: String::new(),
             effect: code.effect(),
             retry_after_ms: None,
-            resource: None,
-            holder: None,
-            remaining_ms: None,
-            waited_ms: None,
-            token: None,
-            presented: None,
-            seen: None,
-            limit: None,
-            max: None,
-            revision: None,
+            about: Box::default(),
         }
     }
 
@@ -241,6 +246,13 @@ impl ApiError {
     #[must_use]
     pub fn retry_after(mut self, after: Duration) -> ApiError {
         self.retry_after_ms = Some(millis(after));
+        self
+    }
+
+    /// With what it is about.
+    #[must_use]
+    pub fn about(mut self, about: About) -> ApiError {
+        *self.about = about;
         self
     }
 
@@ -271,20 +283,16 @@ impl ApiError {
 
     /// The events after a revision are no longer remembered; a watch can begin again at another.
     pub fn too_old(asked: u64, restart: u64) -> ApiError {
-        ApiError {
-            revision: Some(restart),
-            ..ApiError::new(Code::TooOld, format!("events of revision {asked} are no longer remembered"))
-                .hint(format!("read the present state, then watch from revision {restart}"))
-        }
+        ApiError::new(Code::TooOld, format!("events of revision {asked} are no longer remembered"))
+            .hint(format!("read the present state, then watch from revision {restart}"))
+            .about(About { revision: Some(restart), ..About::default() })
     }
 
     /// No resource or register of this name has been seen.
     pub fn not_found(what: &str, name: &str) -> ApiError {
-        ApiError {
-            resource: Some(name.into()),
-            ..ApiError::new(Code::NotFound, format!("{what} {name} has never been seen here"))
-                .hint("check the name; what was free for long may also have been forgotten")
-        }
+        ApiError::new(Code::NotFound, format!("{what} {name} has never been seen here"))
+            .hint("check the name; what was free for long may also have been forgotten")
+            .about(About::resource(name))
     }
 }
 
@@ -325,130 +333,128 @@ impl From<&Refusal> for ApiError {
     fn from(refusal: &Refusal) -> ApiError {
         use ApiError as E;
         match refusal {
-            Refusal::Held { resource, by: Some(by), waited } => E {
-                resource: Some(resource.to_string()),
-                holder: Some(by.holder.to_string()),
-                remaining_ms: Some(millis(by.remaining)),
-                waited_ms: Some(millis(*waited)),
-                token: Some(by.token.get()),
-                ..E::new(
-                    Code::Held,
-                    format!("{resource} is held by {} for another {}", by.holder, span(by.remaining)),
-                )
-                .hint(if waited.is_zero() {
-                    "wait in line (`wait_ms`, --wait), or ask again later; a holder that renews stays longer"
-                } else {
-                    "the wait was too short; wait longer, or find out what keeps the holder (`tenure explain`)"
-                })
-            },
-            Refusal::Held { resource, by: None, waited } => E {
-                resource: Some(resource.to_string()),
-                waited_ms: Some(millis(*waited)),
-                ..E::new(Code::Held, format!("{resource} is about to go to others who stand in line for it"))
+            Refusal::Held { resource, by: Some(by), waited } => {
+                let left = span(by.remaining);
+                E::new(Code::Held, format!("{resource} is held by {} for another {left}", by.holder))
+                    .hint(if waited.is_zero() {
+                        "wait in line (`wait_ms`, --wait), or ask again later; a holder that renews stays longer"
+                    } else {
+                        "the wait was too short; wait longer, or find out what keeps the holder (`tenure explain`)"
+                    })
+                    .about(About {
+                        holder: Some(by.holder.to_string()),
+                        remaining_ms: Some(millis(by.remaining)),
+                        waited_ms: Some(millis(*waited)),
+                        token: Some(by.token.get()),
+                        ..About::resource(resource)
+                    })
+            }
+            Refusal::Held { resource, by: None, waited } => {
+                E::new(Code::Held, format!("{resource} is about to go to others who stand in line for it"))
                     .hint("wait in line (`wait_ms`, --wait)")
-            },
-            Refusal::Delayed { resource, remaining } => E {
-                resource: Some(resource.to_string()),
-                remaining_ms: Some(millis(*remaining)),
-                ..E::new(
-                    Code::Delayed,
-                    format!("{resource} rests for another {} after an unclean end", span(*remaining)),
-                )
-                .hint("its last holder asked for this lock-delay; wait in line, or ask again then")
-                .retry_after(*remaining)
-            },
+                    .about(About { waited_ms: Some(millis(*waited)), ..About::resource(resource) })
+            }
+            Refusal::Delayed { resource, remaining } => {
+                let left = span(*remaining);
+                E::new(Code::Delayed, format!("{resource} rests for another {left} after an unclean end"))
+                    .hint("its last holder asked for this lock-delay; wait in line, or ask again then")
+                    .retry_after(*remaining)
+                    .about(About { remaining_ms: Some(millis(*remaining)), ..About::resource(resource) })
+            }
             Refusal::UnknownSession => E::new(Code::UnknownSession, "this session has ended, or never was")
                 .hint("stop what its leases allowed; open a new session and acquire again"),
             Refusal::Lapsed => E::new(Code::Lapsed, "this session is past its TTL and counts as not live")
                 .hint("renew it; if nobody has contended, it lives again under the same tokens"),
-            Refusal::NotReady { resource, session } => E {
-                resource: Some(resource.to_string()),
-                ..E::new(
-                    Code::NotReady,
-                    format!("session {session} does not stand in line for {resource} alone, so it is not ready to take it"),
-                )
-                .hint("let the successor acquire it with a wait first, then transfer")
-            },
-            Refusal::NotHeld { resource } => E {
-                resource: Some(resource.to_string()),
-                ..E::new(Code::NotHeld, format!("this session does not hold {resource} (with this token)"))
+            Refusal::NotReady { resource, session } => E::new(
+                Code::NotReady,
+                format!(
+                    "session {session} does not stand in line for {resource} alone, so it is not ready to take it"
+                ),
+            )
+            .hint("let the successor acquire it with a wait first, then transfer")
+            .about(About::resource(resource)),
+            Refusal::NotHeld { resource } => {
+                E::new(Code::NotHeld, format!("this session does not hold {resource} (with this token)"))
                     .hint("`tenure get` shows who does")
-            },
-            Refusal::UnderNotice { resource } => E {
-                resource: Some(resource.to_string()),
-                ..E::new(Code::UnderNotice, format!("the lease of {resource} is under notice and cannot be handed on"))
-                    .hint("release it: that confirms the notice, and the next in line gets it")
-            },
-            Refusal::WrongKind { resource, is } => E {
-                resource: Some(resource.to_string()),
-                ..E::new(Code::WrongKind, format!("{resource} is {}", kind_in_words(*is)))
-                    .hint("its first grant fixed that; ask in that mode, or let an administrator change the kind while it is free")
-            },
-            Refusal::StaleToken { presented, seen } => E {
+                    .about(About::resource(resource))
+            }
+            Refusal::UnderNotice { resource } => E::new(
+                Code::UnderNotice,
+                format!("the lease of {resource} is under notice and cannot be handed on"),
+            )
+            .hint("release it: that confirms the notice, and the next in line gets it")
+            .about(About::resource(resource)),
+            Refusal::WrongKind { resource, is } => {
+                E::new(Code::WrongKind, format!("{resource} is {}", kind_in_words(*is)))
+                    .hint("ask in that mode, or let an administrator change the kind while it is free")
+                    .about(About::resource(resource))
+            }
+            Refusal::StaleToken { presented, seen } => E::new(
+                Code::StaleToken,
+                format!("token {presented} is stale: {seen} has been granted since"),
+            )
+            .hint("stop writing: another holder has taken over")
+            .about(About {
                 presented: Some(presented.get()),
                 seen: Some(seen.get()),
-                ..E::new(
-                    Code::StaleToken,
-                    format!("token {presented} is stale: {seen} has been granted since"),
-                )
-                .hint("stop writing: another holder has taken over")
-            },
-            Refusal::LeaseEnded { presented } => E {
-                presented: Some(presented.get()),
-                ..E::new(Code::LeaseEnded, format!("the lease of token {presented} has ended"))
+                ..About::default()
+            }),
+            Refusal::LeaseEnded { presented } => {
+                E::new(Code::LeaseEnded, format!("the lease of token {presented} has ended"))
                     .hint("stop writing and acquire again")
-            },
-            Refusal::UnknownToken { presented } => E {
-                presented: Some(presented.get()),
-                ..E::new(
-                    Code::UnknownToken,
-                    format!("token {presented} was never granted for writing to this resource"),
-                )
-                .hint("present the token of an exclusive grant (or of that slot); a sharer only reads")
-            },
-            Refusal::WrongGuard { key, guard } => E {
-                resource: Some(key.to_string()),
-                ..match guard {
-                    Some(guard) => E::new(Code::WrongGuard, format!("register {key} is guarded by {guard}"))
-                        .hint(format!("write it with the token of {guard}, or let an administrator re-bind it")),
-                    None => E::new(Code::WrongGuard, format!("register {key} cannot be written under this guard"))
-                        .hint("let an administrator re-bind it"),
-                }
-            },
+                    .about(About { presented: Some(presented.get()), ..About::default() })
+            }
+            Refusal::UnknownToken { presented } => E::new(
+                Code::UnknownToken,
+                format!("token {presented} was never granted for writing to this resource"),
+            )
+            .hint("present the token of an exclusive grant (or of that slot); a sharer only reads")
+            .about(About { presented: Some(presented.get()), ..About::default() }),
+            Refusal::WrongGuard { key, guard: Some(guard) } => {
+                E::new(Code::WrongGuard, format!("register {key} is guarded by {guard}"))
+                    .hint(format!("write it with the token of {guard}, or let an administrator re-bind it"))
+                    .about(About::resource(key))
+            }
+            Refusal::WrongGuard { key, guard: None } => {
+                E::new(Code::WrongGuard, format!("register {key} cannot be written under this guard"))
+                    .hint("let an administrator re-bind it")
+                    .about(About::resource(key))
+            }
             Refusal::ForgottenNumber { number } => {
                 E::new(Code::ForgottenNumber, format!("command number {number} was answered and forgotten"))
                     .hint("numbers rise within a session, and `lowest_awaited` says which answers are still wanted")
             }
-            Refusal::Cancelled => E::new(Code::Cancelled, "this acquire was cancelled")
-                .hint("acquire again under a new number"),
-            Refusal::Limit { limit, max } => E {
-                limit: Some((*limit).into()),
-                max: Some(*max),
-                ..E::new(Code::Limit, format!("the limit {limit} = {max} would be passed"))
+            Refusal::Cancelled => {
+                E::new(Code::Cancelled, "this acquire was cancelled").hint("acquire again under a new number")
+            }
+            Refusal::Limit { limit, max } => {
+                E::new(Code::Limit, format!("the limit {limit} = {max} would be passed"))
                     .hint("give something back first, or ask for less")
-            },
+                    .about(About { limit: Some((*limit).into()), max: Some(*max), ..About::default() })
+            }
             Refusal::InvalidTtl { ttl, min, max } => E::new(
                 Code::InvalidTtl,
                 format!("a TTL of {} is outside the limits, {} to {}", span(*ttl), span(*min), span(*max)),
             )
             .hint("it is refused, never clamped: ask for one within the limits"),
             Refusal::Invalid(why) => E::invalid(*why),
-            Refusal::InUse { resource } => E {
-                resource: Some(resource.to_string()),
-                ..E::new(Code::InUse, format!("{resource} is held; this can only be done while it is free"))
+            Refusal::InUse { resource } => {
+                E::new(Code::InUse, format!("{resource} is held; this can only be done while it is free"))
                     .hint("wait for its release, or revoke it first")
-            },
+                    .about(About::resource(resource))
+            }
             Refusal::NotFound => E::new(Code::NotFound, "no such thing has ever been seen here")
                 .hint("check the name; what was free for long may also have been forgotten"),
-            Refusal::Restoring { remaining } => E {
-                remaining_ms: Some(millis(*remaining)),
-                ..E::new(
-                    Code::Restoring,
-                    format!("this cluster was restored from a backup and grants nothing for another {}", span(*remaining)),
-                )
-                .hint("holders from before the backup may still be acting; wait until all of them must have stopped")
-                .retry_after(*remaining)
-            },
+            Refusal::Restoring { remaining } => E::new(
+                Code::Restoring,
+                format!(
+                    "this cluster was restored from a backup and grants nothing for another {}",
+                    span(*remaining)
+                ),
+            )
+            .hint("holders from before the backup may still be acting; wait until all of them must have stopped")
+            .retry_after(*remaining)
+            .about(About { remaining_ms: Some(millis(*remaining)), ..About::default() }),
             Refusal::TokensExhausted => E::new(Code::TokensExhausted, "the tokens below 2^53 are used up")
                 .hint("form a new cluster; fences must then be repaired to its tokens"),
         }

@@ -22,7 +22,7 @@ pub mod words;
 
 pub use backup::{BackupHead, read_backup, read_backup_head, write_backup};
 pub use codec::WireError;
-pub use error::{ApiError, Code, Effect, UnknownCode};
+pub use error::{About, ApiError, Code, Effect, UnknownCode};
 pub use forward::{
     FORWARD_VERSION, Forwarded, ForwardedReply, decode_forwarded, decode_forwarded_reply, encode_forwarded,
     encode_forwarded_reply,

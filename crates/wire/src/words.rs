@@ -16,9 +16,9 @@ pub fn span(duration: Duration) -> String {
         0 => format!("{millis}ms"),
         1..60 if millis % 1000 < 100 => format!("{seconds}s"),
         1..60 => format!("{seconds}.{}s", millis % 1000 / 100),
-        60..3600 if seconds % 60 == 0 => format!("{}m", seconds / 60),
+        60..3600 if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
         60..3600 => format!("{}m {}s", seconds / 60, seconds % 60),
-        _ if seconds / 60 % 60 == 0 => format!("{}h", seconds / 3600),
+        _ if (seconds / 60).is_multiple_of(60) => format!("{}h", seconds / 3600),
         _ => format!("{}h {}m", seconds / 3600, seconds / 60 % 60),
     }
 }
@@ -78,7 +78,7 @@ pub fn nonce(bytes: &[u8]) -> Result<Nonce, ApiError> {
 pub fn nonce_from_hex(text: &str) -> Result<Nonce, ApiError> {
     let digits: Option<Vec<u8>> =
         text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0).ok_or_else(|| {
+    let digits = digits.filter(|digits| digits.len().is_multiple_of(2)).ok_or_else(|| {
         ApiError::new(Code::InvalidNonce, "the nonce is not an even number of hexadecimal digits")
             .hint("write at least 32 of them, such as the output of `openssl rand -hex 16`")
     })?;

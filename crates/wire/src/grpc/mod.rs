@@ -9,8 +9,8 @@ mod status;
 mod stream;
 
 pub use answers::{
-    event, events_of, grant, grant_to_another, holding, lease, news_parts, register, renewed, session_summary,
-    transition,
+    event, events_of, grant, grant_to_another, holding, lease, news_parts, register, renewed,
+    session_summary, transition,
 };
 pub use requests::{
     acquire, arm, cancel, close, key, open, rebind, release, report_pause, report_refused, resource, revoke,

@@ -3,7 +3,7 @@
 use prost::Message;
 use tonic::Status;
 
-use crate::error::{ApiError, Code, Effect};
+use crate::error::{About, ApiError, Code, Effect};
 use crate::proto;
 
 impl From<Effect> for proto::Effect {
@@ -18,22 +18,23 @@ impl From<Effect> for proto::Effect {
 
 impl From<ApiError> for proto::Error {
     fn from(error: ApiError) -> proto::Error {
+        let about = *error.about;
         proto::Error {
             code: error.code.as_str().into(),
             message: error.message,
             hint: error.hint,
             effect: proto::Effect::from(error.effect).into(),
             retry_after_ms: error.retry_after_ms,
-            resource: error.resource.unwrap_or_default(),
-            holder: error.holder.unwrap_or_default(),
-            remaining_ms: error.remaining_ms,
-            waited_ms: error.waited_ms,
-            token: error.token,
-            presented: error.presented,
-            seen: error.seen,
-            limit: error.limit.unwrap_or_default(),
-            max: error.max,
-            revision: error.revision,
+            resource: about.resource.unwrap_or_default(),
+            holder: about.holder.unwrap_or_default(),
+            remaining_ms: about.remaining_ms,
+            waited_ms: about.waited_ms,
+            token: about.token,
+            presented: about.presented,
+            seen: about.seen,
+            limit: about.limit.unwrap_or_default(),
+            max: about.max,
+            revision: about.revision,
         }
     }
 }
@@ -54,16 +55,18 @@ impl From<proto::Error> for ApiError {
             hint: error.hint,
             effect,
             retry_after_ms: error.retry_after_ms,
-            resource: some(error.resource),
-            holder: some(error.holder),
-            remaining_ms: error.remaining_ms,
-            waited_ms: error.waited_ms,
-            token: error.token,
-            presented: error.presented,
-            seen: error.seen,
-            limit: some(error.limit),
-            max: error.max,
-            revision: error.revision,
+            about: Box::new(About {
+                resource: some(error.resource),
+                holder: some(error.holder),
+                remaining_ms: error.remaining_ms,
+                waited_ms: error.waited_ms,
+                token: error.token,
+                presented: error.presented,
+                seen: error.seen,
+                limit: some(error.limit),
+                max: error.max,
+                revision: error.revision,
+            }),
         }
     }
 }

@@ -6,7 +6,7 @@ use tenure_core::{
 };
 
 use super::{bytes_of, key_of, text_or_base64};
-use crate::error::{ApiError, Code};
+use crate::error::{About, ApiError, Code};
 
 /// `PUT /v1/registers/{key}`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -452,12 +452,13 @@ impl Written {
             "register {} is at version {}, last changed by revision {}",
             register.key, register.version, register.mod_revision
         );
-        Err(ApiError {
-            resource: Some(register.key.to_string()),
-            revision: Some(register.mod_revision.get()),
-            ..ApiError::new(Code::CompareFailed, message)
-                .hint("read it again, decide again, and write under the new version")
-        })
+        Err(ApiError::new(Code::CompareFailed, message)
+            .hint("read it again, decide again, and write under the new version")
+            .about(About {
+                resource: Some(register.key.to_string()),
+                revision: Some(register.mod_revision.get()),
+                ..About::default()
+            }))
     }
 }
 
