@@ -20,7 +20,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tenure_clock::Clock;
-use tenure_wire::{ApiError, Code};
+use tenure_wire::{About, ApiError, Code};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Sleep;
 use tower::ServiceExt;
@@ -363,12 +363,13 @@ impl<B> Metered<B> {
 
 /// A body is larger than allowed.
 pub(crate) fn too_large(bytes_max: usize) -> ApiError {
-    ApiError {
-        limit: Some("body_bytes_max".into()),
-        max: Some(bytes_max as u64),
-        ..ApiError::new(Code::TooLarge, format!("the body is larger than {bytes_max} bytes"))
-            .hint("split it into several calls")
-    }
+    ApiError::new(Code::TooLarge, format!("the body is larger than {bytes_max} bytes"))
+        .hint("split it into several calls")
+        .about(About {
+            limit: Some("body_bytes_max".into()),
+            max: Some(bytes_max as u64),
+            ..About::default()
+        })
 }
 
 impl<B> http_body::Body for Metered<B>

@@ -17,7 +17,7 @@ use axum::http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tenure_wire::{ApiError, json};
+use tenure_wire::{About, ApiError, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -95,11 +95,11 @@ impl Default for ListenLimits {
 /// What a connection too many is told, whichever protocol it would have spoken.
 fn too_many(connections_max: usize) -> Vec<u8> {
     let error = ApiError::overloaded("too many connections are open", Duration::from_secs(1));
-    let error = ApiError {
+    let error = error.hint("close idle connections, or ask another node").about(About {
         limit: Some("connections_max".into()),
         max: Some(connections_max as u64),
-        ..error.hint("close idle connections, or ask another node")
-    };
+        ..About::default()
+    });
     let body =
         serde_json::to_string(&json::ErrorBody { error }).expect("an error is made of text and numbers");
     let head = "HTTP/1.1 429 Too Many Requests\r\ncontent-type: application/json\r\nretry-after: 1\r\nconnection: close";
