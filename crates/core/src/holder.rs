@@ -159,8 +159,8 @@ pub enum Taken {
     SessionEnded,
 }
 
-/// The mind of one session's holder.
-#[derive(Debug)]
+/// The mind of one session's holder. A clone shares the counts of the permits that are out.
+#[derive(Clone, Debug)]
 pub struct Holder {
     timing: Timing,
     options: HolderOptions,

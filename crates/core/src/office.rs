@@ -221,7 +221,7 @@ pub struct Waiting {
 }
 
 /// The leader's mind. One task owns it: it hands in what arrives, and seals.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Office<M> {
     limits: OfficeLimits,
     term: Option<Term>,
@@ -248,7 +248,7 @@ struct Tag {
 }
 
 /// What is counted during one stay in office, and thrown away with it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Term {
     machine: MachineTime,
     /// Cluster time as counted at `last`; finer than a stamp, so that a thousand seals lose no microsecond each.

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tenure_core::{Applied, Event, EventKind, Machine, Revision, SessionNumber};
@@ -27,8 +28,27 @@ pub struct Hub {
 
 #[derive(Debug, Default)]
 struct Listeners {
-    by_session: HashMap<SessionNumber, Vec<(u64, mpsc::Sender<Event>)>>,
+    by_session: HashMap<SessionNumber, Vec<(u64, Told)>>,
     next: u64,
+}
+
+/// Where the events of a session go, and where it is noted that some could not.
+#[derive(Clone, Debug)]
+pub struct Told {
+    /// One channel may serve many sessions.
+    pub events: mpsc::Sender<Event>,
+    /// Set when the channel was full and a session was cut off: its owner must ask.
+    pub cut_off: Arc<AtomicBool>,
+}
+
+impl Told {
+    fn tell(&self, event: &Event) -> bool {
+        let told = self.events.try_send(event.clone()).is_ok();
+        if !told {
+            self.cut_off.store(true, Ordering::Release);
+        }
+        told
+    }
 }
 
 /// What concerns one session, as it happens.
@@ -48,6 +68,7 @@ pub struct Ear {
 }
 
 impl Hub {
+    /// A hub that nobody listens to yet.
     pub fn new() -> Arc<Hub> {
         Arc::new(Hub {
             revision: watch::Sender::new(Revision::default()),
@@ -70,17 +91,17 @@ impl Hub {
     /// What happens to one session from now on.
     pub fn listen(self: &Arc<Self>, session: SessionNumber) -> Listener {
         let (sender, events) = mpsc::channel(LISTENER_EVENTS_MAX);
-        let ear = self.ear(session, sender);
+        let ear = self.ear(session, Told { events: sender, cut_off: Arc::default() });
         Listener { ear, events }
     }
 
-    /// Sends what happens to one session from now on to `sender`, which may serve many sessions, until the
-    /// ear is dropped or the sender's channel is full: then it is cut off and its owner must ask.
-    pub fn ear(self: &Arc<Self>, session: SessionNumber, sender: mpsc::Sender<Event>) -> Ear {
+    /// Sends what happens to one session from now on to a channel that may serve many sessions, until the ear
+    /// is dropped or the channel is full: then it is cut off and its owner must ask.
+    pub fn ear(self: &Arc<Self>, session: SessionNumber, told: Told) -> Ear {
         let mut listeners = self.listeners.lock();
         listeners.next += 1;
         let number = listeners.next;
-        listeners.by_session.entry(session).or_default().push((number, sender));
+        listeners.by_session.entry(session).or_default().push((number, told));
         Ear { hub: self.clone(), session, number }
     }
 
@@ -101,7 +122,7 @@ impl Hub {
                 let Some(session) = concerns(&event.kind) else { continue };
                 let Some(senders) = listeners.by_session.get_mut(&session) else { continue };
                 // A listener that does not keep up is cut off rather than waited for.
-                senders.retain(|(_, sender)| sender.try_send(event.clone()).is_ok());
+                senders.retain(|(_, told)| told.tell(event));
             }
         }
         drop(listeners);

@@ -116,11 +116,12 @@ impl Node {
     pub async fn renew(&self, renewals: Vec<(SessionId, u64)>) -> Result<Vec<RenewalAnswer>, Failure> {
         // The id is checked here, against the applied state, so that the log carries only the number: ids
         // are never reused, so what is true once stays true until the session ends.
-        let mut known = self.known(&renewals);
+        let ids: Vec<SessionId> = renewals.iter().map(|(id, _)| *id).collect();
+        let mut known = self.known(&ids);
         if known.contains(&false) {
             // This node may be behind, or deposed: only a confirmed reading may say that a session is unknown.
             self.ready().await?;
-            known = self.known(&renewals);
+            known = self.known(&ids);
         }
         let mail: Vec<Renewal> = renewals
             .iter()
@@ -169,9 +170,10 @@ impl Node {
         }
     }
 
-    fn known(&self, renewals: &[(SessionId, u64)]) -> Vec<bool> {
+    /// Whether each id names a session that has not ended, as far as this node has applied.
+    pub fn known(&self, ids: &[SessionId]) -> Vec<bool> {
         let machine = self.0.replica.machine().read();
-        renewals.iter().map(|(id, _)| machine.machine().knows(id)).collect()
+        ids.iter().map(|id| machine.machine().knows(id)).collect()
     }
 
     /// Looks at the machine once it shows everything that was acknowledged anywhere before this call.

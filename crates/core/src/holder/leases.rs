@@ -15,7 +15,7 @@ use crate::time::Moment;
 use crate::timing::Deadline;
 
 /// What is known of one lease.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Lease {
     scope: Scope,
     mode: Mode,
@@ -32,7 +32,7 @@ pub(super) struct Lease {
 }
 
 /// A lease under notice ends at the session's deadline as it stood: later renewals are not for it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Notice {
     why: EndReason,
     deadline: Option<Deadline>,
@@ -45,7 +45,7 @@ impl Lease {
 }
 
 /// The tokens of leases that were forgotten, so that a late repetition of a grant revives none of them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Forgotten {
     tokens: BTreeSet<Token>,
     /// Every token up to this one counts as forgotten, which keeps the set small.

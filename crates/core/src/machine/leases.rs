@@ -230,7 +230,12 @@ impl Machine {
                 let answer = self.acquire_for(opened.session, None, &acquire);
                 match answer {
                     Ok(Done::Granted { grants, .. }) => {
-                        Ok(Done::Granted { grants, opened: Some(opened.number) })
+                        {
+                            // A repeated one may find its leases under notice, and this answer has no room for news:
+                            // then it moves no deadline, and the next renewal tells.
+                            let opened = (!self.pulse(opened.session).has_news).then_some(opened.number);
+                            Ok(Done::Granted { grants, opened })
+                        }
                     }
                     Ok(other) => Ok(other),
                     Err(refusal) => {

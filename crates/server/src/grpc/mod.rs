@@ -1,8 +1,7 @@
 //! gRPC `tenure.v1`: the surface that client libraries use, with health checks and reflection.
 //!
 //! Services turn messages into commands with `tenure_wire::grpc`, ask [`Api`](crate::front::Api), and turn answers
-//! into messages. They hold no rule of their own. The bidirectional session stream (`tenure.v1.Stream`) gets a
-//! file of its own here, beside `watch.rs`, and one line in [`router`].
+//! into messages. They hold no rule of their own.
 
 mod cluster;
 mod error;
@@ -11,6 +10,7 @@ mod health;
 mod leases;
 mod registers;
 mod sessions;
+mod stream;
 mod watch;
 
 use std::sync::Arc;
@@ -22,6 +22,7 @@ use tenure_wire::proto::fences_server::FencesServer;
 use tenure_wire::proto::leases_server::LeasesServer;
 use tenure_wire::proto::registers_server::RegistersServer;
 use tenure_wire::proto::sessions_server::SessionsServer;
+use tenure_wire::proto::stream_server::StreamServer;
 use tenure_wire::proto::watch_server::WatchServer;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
@@ -57,6 +58,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .add_service(WatchServer::new(services.clone()))
         .add_service(FencesServer::new(services.clone()))
         .add_service(ClusterServer::new(services.clone()))
+        .add_service(StreamServer::new(services.clone()))
         .add_service(HealthServer::new(services))
         .add_service(reflection().build_v1().expect(described))
         .add_service(reflection().build_v1alpha().expect(described))

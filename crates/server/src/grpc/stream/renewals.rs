@@ -1,0 +1,213 @@
+//! The renewal stream: heartbeats of many sessions as lists of small numbers, answered only where there is
+//! something to say.
+//!
+//! A message may name thousands of sessions; it is one letter to the leader's desk and one answer back. Several
+//! messages may be under way; answers come in the order of the messages.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use futures_util::stream::FuturesOrdered;
+use futures_util::{Stream, StreamExt, stream};
+use tenure_core::{Renewal, RenewalAnswer, Revision, SessionId, SessionNumber};
+use tenure_wire::proto::{RenewalAnswers, RenewalAttach, RenewalFrames};
+use tenure_wire::{ApiError, grpc};
+use tonic::{Status, Streaming};
+
+use super::super::status;
+use crate::calls::failed;
+use crate::failure::Failure;
+use crate::front::Api;
+
+/// Renewals in one message.
+const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;
+/// Messages under way on one stream; the next is read when one of them is answered.
+const MESSAGES_UNDER_WAY_MAX: usize = 8;
+/// Sessions attached to one stream.
+const SESSIONS_MAX: usize = 1_000_000;
+
+/// One renewal stream.
+struct Renewals {
+    api: Arc<Api>,
+    inbound: Streaming<RenewalFrames>,
+    /// What this stream may renew, and the revision of each one's last lease change as it was last told here.
+    sessions: HashMap<SessionNumber, Attached>,
+    under_way: FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Batch> + Send>>>,
+    inbound_ended: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Attached {
+    /// Proved, and the revision of its last lease change as this stream was last told.
+    Told(Revision),
+    /// The id names no session: it has ended, or never was.
+    Unknown,
+}
+
+/// One message that has been answered.
+struct Batch {
+    number: u64,
+    /// One per renewal of the message, in order.
+    verdicts: Vec<Verdict>,
+    renewals: Vec<Renewal>,
+    answers: Result<Vec<RenewalAnswer>, Failure>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Sent to the leader.
+    Sent,
+    Unknown,
+    Unattached,
+}
+
+/// Serves one stream until the client ends it or the node stops.
+pub fn serve(
+    api: Arc<Api>,
+    inbound: Streaming<RenewalFrames>,
+) -> impl Stream<Item = Result<RenewalAnswers, Status>> + Send {
+    let renewals = Renewals {
+        api,
+        inbound,
+        sessions: HashMap::new(),
+        under_way: FuturesOrdered::new(),
+        inbound_ended: false,
+    };
+    stream::unfold(Some(renewals), |renewals| async move {
+        let mut renewals = renewals?;
+        match renewals.next().await {
+            Some(Ok(answers)) => Some((Ok(answers), Some(renewals))),
+            Some(Err(error)) => Some((Err(status(error)), None)),
+            None => None,
+        }
+    })
+}
+
+impl Renewals {
+    async fn next(&mut self) -> Option<Result<RenewalAnswers, ApiError>> {
+        let api = self.api.clone();
+        loop {
+            let room = self.under_way.len() < MESSAGES_UNDER_WAY_MAX && !self.inbound_ended;
+            if !room && self.under_way.is_empty() {
+                return None;
+            }
+            tokio::select! {
+                biased;
+                () = api.stopping() => return Some(Err(failed(Failure::Stopping))),
+                Some(batch) = self.under_way.next(), if !self.under_way.is_empty() => return Some(Ok(self.answers(batch))),
+                message = self.inbound.message(), if room => match message {
+                    Ok(Some(frames)) => if let Err(error) = self.take_in(frames).await {
+                        return Some(Err(error));
+                    },
+                    Ok(None) => self.inbound_ended = true,
+                    Err(_) => return None,
+                },
+            }
+        }
+    }
+
+    async fn take_in(&mut self, frames: RenewalFrames) -> Result<(), ApiError> {
+        if frames.steps.len() > RENEWALS_PER_MESSAGE_MAX {
+            return Err(ApiError::invalid(format!(
+                "a message has {} renewals, {RENEWALS_PER_MESSAGE_MAX} are allowed",
+                frames.steps.len()
+            )));
+        }
+        self.attach(&frames.attach).await?;
+        let number = frames.batch;
+        let all = grpc::unpack_renewals(&frames)?;
+        let mut verdicts = Vec::with_capacity(all.len());
+        let mut renewals = all;
+        renewals.retain(|renewal| {
+            let verdict = match self.sessions.get(&renewal.session) {
+                Some(Attached::Told(_)) => Verdict::Sent,
+                Some(Attached::Unknown) => Verdict::Unknown,
+                None => Verdict::Unattached,
+            };
+            verdicts.push(verdict);
+            verdict == Verdict::Sent
+        });
+        let node = self.api.node.clone();
+        self.under_way.push_back(Box::pin(async move {
+            let answers =
+                if renewals.is_empty() { Ok(Vec::new()) } else { node.renew_checked(renewals.clone()).await };
+            Batch { number, verdicts, renewals, answers }
+        }));
+        Ok(())
+    }
+
+    /// Proves sessions to this stream by their whole ids.
+    async fn attach(&mut self, attach: &[RenewalAttach]) -> Result<(), ApiError> {
+        if attach.is_empty() {
+            return Ok(());
+        }
+        if self.sessions.len() + attach.len() > SESSIONS_MAX {
+            return Err(ApiError::overloaded(
+                "the sessions of this stream",
+                std::time::Duration::from_secs(1),
+            ));
+        }
+        let ids = attach
+            .iter()
+            .map(|one| {
+                Ok(SessionId { number: SessionNumber::new(one.session), secret: grpc::secret(&one.secret)? })
+            })
+            .collect::<Result<Vec<_>, ApiError>>()?;
+        let mut known = self.api.node.known(&ids);
+        if known.contains(&false) {
+            // This node may be behind: only a confirmed reading may say that a session is unknown.
+            self.api.node.ready().await.map_err(failed)?;
+            known = self.api.node.known(&ids);
+        }
+        for (id, known) in ids.iter().zip(known) {
+            let attached = if known { Attached::Told(Revision::default()) } else { Attached::Unknown };
+            self.sessions.insert(id.number, attached);
+        }
+        Ok(())
+    }
+
+    /// The answer to one message: only what is out of the ordinary is spelled out.
+    fn answers(&mut self, batch: Batch) -> RenewalAnswers {
+        let mut message = RenewalAnswers {
+            batch: batch.number,
+            first: 0,
+            count: batch.verdicts.len() as u32,
+            ..Default::default()
+        };
+        let answers = match batch.answers {
+            Ok(answers) => answers,
+            Err(failure) => {
+                message.error = Some(failed(failure).into());
+                return message;
+            }
+        };
+        let mut sent = batch.renewals.iter().zip(answers);
+        let (mut last_unknown, mut last_unattached) = (0, 0);
+        let step = |last: &mut u32, position: u32| position - std::mem::replace(last, position);
+        for (verdict, position) in batch.verdicts.iter().zip(0u32..) {
+            match verdict {
+                Verdict::Unattached => message.unattached.push(step(&mut last_unattached, position)),
+                Verdict::Unknown => message.unknown.push(step(&mut last_unknown, position)),
+                Verdict::Sent => {
+                    let (renewal, answer) = sent.next().expect("one answer per renewal that was sent");
+                    match &answer {
+                        RenewalAnswer::UnknownSession => {
+                            self.sessions.insert(renewal.session, Attached::Unknown);
+                            message.unknown.push(step(&mut last_unknown, position));
+                        }
+                        RenewalAnswer::Renewed { last_lease_revision, news, .. } => {
+                            let told =
+                                self.sessions.insert(renewal.session, Attached::Told(*last_lease_revision));
+                            let same =
+                                matches!(told, Some(Attached::Told(told)) if told == *last_lease_revision);
+                            if !same || news.is_some() {
+                                message.renewed.extend(grpc::renewed(renewal.session, &answer));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        message
+    }
+}
