@@ -13,7 +13,7 @@
 //!   session may be nearly at its end when its turn comes.
 //! - *Notices and ends first.* What the answer says about single leases is taken in before the deadline
 //!   moves, because the longer deadline is not theirs. Where the list is incomplete, the deadline waits for
-//!   the full one.
+//!   the full one. What speaks of a lease whose own grant is still on its way is kept until that arrives.
 //! - *From the sending of a release, transfer or confirmation on there is no permit*, unless the store said
 //!   no: it may have been applied, whatever became of the answer.
 //! - *The longer of the two clocks counts.* If they disagree by more than rho, one of them is wrong: jeopardy.
@@ -34,7 +34,7 @@ use crate::numbers::{Revision, Token};
 use crate::time::Moment;
 use crate::timing::{Deadline, Timing};
 
-use leases::{Forgotten, Lease};
+use leases::{EarlyNotices, Forgotten, Lease};
 
 /// Transmissions that are remembered while unanswered. At the fastest they follow each other every R/4 once
 /// the backoff is spent, so this is several TTLs; the answer to an older one would move nothing anyway.
@@ -183,6 +183,7 @@ pub struct Holder {
     session_ended: bool,
     leases: BTreeMap<Token, Lease>,
     forgotten: Forgotten,
+    early_notices: EarlyNotices,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -229,6 +230,7 @@ impl Holder {
             session_ended: false,
             leases: BTreeMap::new(),
             forgotten: Forgotten::default(),
+            early_notices: EarlyNotices::default(),
         }
     }
 

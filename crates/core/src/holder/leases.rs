@@ -1,6 +1,6 @@
 //! The leases of one session: which of them may be worked under, and how each of them ended.
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -69,6 +69,14 @@ impl Forgotten {
     }
 }
 
+/// Notices of leases whose grant has not been heard of: a pushed grant can be overtaken by a renewal's answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct EarlyNotices(BTreeMap<Token, Notice>);
+
+/// Early notices remembered. Past it the oldest lease counts as forgotten and gives no permit: safe, and far beyond what one
+/// late push can hide.
+const EARLY_MAX: usize = 4_096;
+
 impl Holder {
     /// A lease was granted, now or after waiting. Moves no deadline. Permits are given once all of `fences` have
     /// answered the barrier; a repeated answer changes nothing, not even if the lease has ended and was forgotten.
@@ -77,6 +85,7 @@ impl Holder {
             return;
         }
         let ended = self.session_ended().then_some(LeaseEnd::Expired { why: None });
+        let notice = self.early_notices.0.remove(&grant.token);
         self.leases.entry(grant.token).or_insert_with(|| Lease {
             scope: Scope { resource: grant.resource.clone(), slot: grant.slot },
             mode: grant.mode,
@@ -85,7 +94,7 @@ impl Holder {
             unarmed: fences.into_iter().collect(),
             draining: false,
             giving_back: 0,
-            notice: None,
+            notice,
             end: ended,
             permits: PermitCount::default(),
         });
@@ -187,14 +196,27 @@ impl Holder {
     /// The store has given notice: pushed, or listed in a renewal's answer. Only the first one counts; the deadline
     /// it froze is not moved by hearing of it again.
     pub fn noticed(&mut self, token: Token, why: EndReason) {
-        let deadline = self.deadline;
+        let notice = Notice { why, deadline: self.deadline };
         if let Some(lease) = self.leases.get_mut(&token) {
-            lease.notice.get_or_insert(Notice { why, deadline });
+            lease.notice.get_or_insert(notice);
+        } else if !self.forgotten.contains(token) {
+            // The grant itself is still on its way. When it comes, the deadline may have moved: not for this lease.
+            self.early_notices.0.entry(token).or_insert(notice);
+            if self.early_notices.0.len() > EARLY_MAX
+                && let Some((oldest, _)) = self.early_notices.0.pop_first()
+            {
+                self.forgotten.add(oldest);
+            }
         }
     }
 
     /// The store has ended the lease without being asked to: pushed, or listed in a renewal's answer.
     pub fn ended(&mut self, token: Token, why: EndReason, now: Moment) {
+        if !self.leases.contains_key(&token) {
+            // Its grant may still be on its way, and must not revive it.
+            self.early_notices.0.remove(&token);
+            self.forgotten.add(token);
+        }
         self.end_lease(token, Some(why), now);
     }
 

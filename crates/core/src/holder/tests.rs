@@ -438,3 +438,29 @@ fn a_repeated_grant_arms_nothing_twice_and_revives_nothing() {
     holder.granted(&grant(2, Mode::Exclusive), [], at(600));
     assert!(holder.permit(token(2), at(600), Duration::ZERO).is_ok());
 }
+
+#[test]
+fn news_that_overtakes_its_grant_is_not_lost() {
+    // Found by the model (stage "waited"): lease 2 was granted after a wait and put under notice; the renewal's answer came
+    // before the pushed grant, moved the deadline, and the notice was dropped because nobody knew of lease 2 yet.
+    let mut holder = holder();
+    let number = holder.transmit(at(5_000), MIDDLE);
+    let noticed = vec![(resource(), token(2), EndReason::Revoked, ms(4_800))];
+    let ended = vec![(resource(), token(3), EndReason::Revoked)];
+    holder.renewed(&renewed_with(number, RenewalNews { noticed, ended, incomplete: false }), at(5_100));
+    holder.granted(&grant(2, Mode::Exclusive), [], at(5_200));
+    holder.granted(&grant(3, Mode::Exclusive), [], at(5_200));
+    assert_eq!(holder.lease_remaining(token(1), at(5_200)), ms(9_600));
+    assert_eq!(
+        holder.lease_remaining(token(2), at(5_200)),
+        ms(4_600),
+        "the deadline as it stood at the notice"
+    );
+    assert_eq!(holder.notice(token(2)), Some(EndReason::Revoked));
+    assert!(holder.permit(token(2), at(9_799), Duration::ZERO).is_ok());
+    assert!(holder.permit(token(2), at(9_800), Duration::ZERO).is_err());
+    assert!(
+        holder.permit(token(3), at(5_200), Duration::ZERO).is_err(),
+        "it had ended before its grant was heard of"
+    );
+}
