@@ -6,23 +6,25 @@ use crate::disk::Disk;
 use crate::engine::{Applier, Engine, LogStore, Member, Payload, Types, settings};
 use crate::error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
 use crate::leadership::{self, Leadership, Office};
-use crate::peer::{ForwardHandler, Links, Network};
+use crate::peer::{self, ForwardHandler, Host, Links, Listener, Network};
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Done, Job, LogId, Meter, Queue, Writer};
 use crate::{Config, NodeId, StateMachine, Status, status};
 use bytes::Bytes;
 use openraft::alias::ResponderOf;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{ClientWriteError, Fatal};
+use openraft::errors::{ClientWriteError, Fatal, RaftError};
 use openraft::raft::ClientWriteResult;
 use parking_lot::{Mutex, RwLock};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
 
 /// One member of a replicated state machine. Cheap to clone; all clones are the same member.
 pub struct Replica<M: StateMachine>(Arc<Inner<M>>);
@@ -37,6 +39,10 @@ struct Inner<M: StateMachine> {
     barrier: Barrier,
     leadership: watch::Receiver<Leadership>,
     failure: watch::Receiver<Option<String>>,
+    links: Links,
+    handler: Arc<RwLock<Option<Arc<dyn ForwardHandler>>>>,
+    /// What listens to peers and what looks for them.
+    tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Closed when the last write is done and the directory unlocked.
     closed: Mutex<Option<oneshot::Receiver<()>>>,
 }
@@ -68,8 +74,9 @@ impl<M: StateMachine> Replica<M> {
         network: Arc<dyn Network>,
         machine: M,
     ) -> Result<Self, StartError> {
-        let _ = network;
         let settings = Arc::new(settings(&config)?);
+        // First of all: an address that is taken must not cost the data directory a thing.
+        let listener = listen_to_peers(&config, &*network).await?;
         let (failed, failure) = watch::channel(None);
         let meter = Meter::new(config.snapshot.log_bytes_max);
 
@@ -82,16 +89,42 @@ impl<M: StateMachine> Replica<M> {
         let io = |error| StartError::Io("cannot start the log".into(), error);
         let (queue, closed) = Queue::start(writer, disk, config.execution, lock).map_err(io)?;
 
+        let links = Links::new(network.clone(), directory.clone(), config.timing, config.execution);
         let machine = Arc::new(RwLock::new(machine));
         let (applied, applied_seen) = watch::channel::<Option<LogId>>(None);
-        let applier =
-            Applier::new(machine.clone(), store, config.execution, meter.clone(), applied, failed.clone());
+        let applier = Applier::new(
+            machine.clone(),
+            store.clone(),
+            config.execution,
+            meter.clone(),
+            applied,
+            failed.clone(),
+        );
         let log_store = LogStore::new(log, queue.clone(), config.execution);
-        let engine = Engine::new(config.node, settings, Links, log_store, applier).await.map_err(refused)?;
+        let engine =
+            Engine::new(config.node, settings, links.clone(), log_store, applier).await.map_err(refused)?;
 
-        found_alone(&config, &directory, &engine).await?;
-        watch_for_failure(&engine, failed);
+        watch_for_failure(&engine, failed.clone());
         compact_when_due(&engine, meter.clone());
+        let handler = Arc::new(RwLock::new(None));
+        let mut tasks = Vec::new();
+        match listener {
+            None => found_alone(&config, &directory, &engine).await?,
+            Some(listener) => {
+                let (engine, directory) = (engine.clone(), directory.clone());
+                let host =
+                    Host { engine, directory, store, execution: config.execution, handler: handler.clone() };
+                tasks.push(peer::listen(Arc::new(host), listener));
+            }
+        }
+        if !config.peers.is_empty() {
+            let (config, directory, engine) = (config.clone(), directory.clone(), engine.clone());
+            tasks.push(tokio::spawn(async move {
+                if let Err(why) = peer::form(&config, &*network, &directory, &engine).await {
+                    fail(&failed, &why);
+                }
+            }));
+        }
         let replica = Inner {
             machine,
             directory,
@@ -100,6 +133,9 @@ impl<M: StateMachine> Replica<M> {
             barrier: Barrier::start(engine.clone(), 2 * config.timing.election_max),
             leadership: leadership::observe(&engine, applied_seen),
             failure,
+            links,
+            handler,
+            tasks: Mutex::new(tasks),
             closed: Mutex::new(Some(closed)),
             engine,
             config,
@@ -174,8 +210,28 @@ impl<M: StateMachine> Replica<M> {
     /// Hands leadership to `to` (or the most advanced voter). Returns when this node no longer
     /// leads, or with a refusal when it still does after two election timeouts.
     pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<(), MembershipError> {
-        let _ = to;
-        todo!()
+        let Some(office) = self.0.leadership.borrow().office() else { return Err(self.not_leader()) };
+        let status = self.status();
+        let most_advanced = || {
+            let voters = status.peers.iter().filter(|peer| peer.voter);
+            voters.max_by_key(|peer| peer.matched).map(|peer| peer.node)
+        };
+        let Some(to) = to.or_else(most_advanced) else {
+            return Err(MembershipError::Refused("there is no other voter to hand leadership to".into()));
+        };
+        if to == self.node() || !status.voters.contains(&to) {
+            return Err(MembershipError::Refused(format!("node {to} is no other voter of this cluster")));
+        }
+        let sent = self.0.engine.trigger().transfer_leader(to).await;
+        sent.map_err(|fatal| MembershipError::Refused(fatal.to_string()))?;
+        let mut leadership = self.leadership();
+        let left = leadership.wait_for(|leadership| leadership.office() != Some(office));
+        match tokio::time::timeout(2 * self.0.config.timing.election_max, left).await {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                Err(MembershipError::Refused(format!("node {to} did not take over; this node still leads")))
+            }
+        }
     }
 
     /// Adds a node that receives the log and does not vote; returns once it has caught up.
@@ -186,14 +242,25 @@ impl<M: StateMachine> Replica<M> {
         address: String,
         identity: String,
     ) -> Result<(), MembershipError> {
-        let _ = (node, address, identity);
-        todo!()
+        let identity = u128::from_str_radix(&identity, 16)
+            .map_err(|_| MembershipError::Refused("an identity has 32 hexadecimal digits".into()))?;
+        let member = Member { address, identity };
+        let known =
+            self.0.engine.metrics().borrow_watched().membership_config.membership().get_node(&node).cloned();
+        if known.is_some_and(|known| known.identity != identity) {
+            return Err(MembershipError::Refused(format!(
+                "node {node} is a member with another data directory; numbers are never used again"
+            )));
+        }
+        let added = self.0.engine.add_learner(node, member, true).await;
+        added.map(|_| ()).map_err(membership_error)
     }
 
     /// Makes exactly these nodes the voters. All must be members already; those left out are removed.
     pub async fn change_membership(&self, voters: Vec<NodeId>) -> Result<(), MembershipError> {
-        let _ = voters;
-        todo!()
+        let voters: BTreeSet<_> = voters.into_iter().collect();
+        let changed = self.0.engine.change_membership(voters, false).await;
+        changed.map(|_| ()).map_err(membership_error)
     }
 
     /// Sends opaque bytes to another node's [`ForwardHandler`] and waits for its answer.
@@ -203,20 +270,30 @@ impl<M: StateMachine> Replica<M> {
         request: Bytes,
         deadline: Duration,
     ) -> Result<Bytes, ForwardError> {
-        let _ = (request, deadline);
-        Err(ForwardError::Unreachable(to))
+        let metrics = self.0.engine.metrics();
+        let member = metrics.borrow_watched().membership_config.membership().get_node(&to).cloned();
+        let member = member.ok_or(ForwardError::Unreachable(to))?;
+        self.0.links.forward(to, &member, request, deadline).await.map_err(|error| match error.kind() {
+            // It may have left before the connection or the patience ended.
+            io::ErrorKind::TimedOut | io::ErrorKind::ConnectionReset => ForwardError::NoAnswer(to),
+            _ => ForwardError::Unreachable(to),
+        })
     }
 
     /// Who answers what other nodes forward to this one. Until it is set they get no answer.
     pub fn serve_forwarded(&self, handler: Arc<dyn ForwardHandler>) {
-        let _ = handler;
+        *self.0.handler.write() = Some(handler);
     }
 
     /// Stops: no more proposals, the log is synced and closed, the data directory unlocked.
     pub async fn shutdown(&self) {
+        for task in self.0.tasks.lock().drain(..) {
+            task.abort();
+        }
         if let Err(error) = self.0.engine.shutdown().await {
             tracing::error!(%error, "the consensus engine did not end in good order");
         }
+        self.0.links.close();
         let closed = self.0.closed.lock().take();
         // If the writer has ended already there is nothing left to close.
         let _ = self.0.queue.push(Job::Close(Done::new(|_| ())));
@@ -224,6 +301,30 @@ impl<M: StateMachine> Replica<M> {
             let _ = closed.await;
         }
     }
+}
+
+impl<M: StateMachine> Replica<M> {
+    fn not_leader(&self) -> MembershipError {
+        MembershipError::NotLeader { leader: self.0.leadership.borrow().leader() }
+    }
+}
+
+/// Begins to listen at this node's own peer address, if it has peers.
+async fn listen_to_peers(
+    config: &Config,
+    network: &dyn Network,
+) -> Result<Option<Box<dyn Listener>>, StartError> {
+    if config.peers.is_empty() {
+        return Ok(None);
+    }
+    let Some(address) = config.peers.get(&config.node) else {
+        return Err(StartError::Configuration(format!(
+            "node {} is not among the peers: give its own address too",
+            config.node
+        )));
+    };
+    let listener = network.listen(address).await;
+    listener.map(Some).map_err(|error| StartError::Io(format!("cannot listen for peers at {address}"), error))
 }
 
 /// What opening a data directory yields.
@@ -257,9 +358,6 @@ async fn found_alone<M: StateMachine>(
     directory: &DataDir,
     engine: &Engine<M>,
 ) -> Result<(), StartError> {
-    if !config.peers.is_empty() {
-        return Ok(());
-    }
     if directory.identity().cluster.is_none() {
         let joined = directory.join(config.entropy.draw());
         joined.map_err(|error| StartError::Io("cannot write the identity".into(), error))?;
@@ -290,11 +388,7 @@ fn watch_for_failure<M: StateMachine>(engine: &Engine<M>, failed: watch::Sender<
             match state {
                 Err(Fatal::Stopped) => return,
                 Err(fatal) => {
-                    failed.send_if_modified(|known| {
-                        let first = known.is_none();
-                        known.get_or_insert_with(|| fatal.to_string());
-                        first
-                    });
+                    fail(&failed, &fatal.to_string());
                     return;
                 }
                 Ok(()) => {}
@@ -304,6 +398,31 @@ fn watch_for_failure<M: StateMachine>(engine: &Engine<M>, failed: watch::Sender<
             }
         }
     });
+}
+
+/// Says that the replica has failed. The first reason is the one that counts.
+fn fail(failed: &watch::Sender<Option<String>>, why: &str) {
+    failed.send_if_modified(|known| {
+        let first = known.is_none();
+        if first {
+            tracing::error!("{why}");
+            *known = Some(why.into());
+        }
+        first
+    });
+}
+
+fn membership_error(error: RaftError<Types, ClientWriteError<Types>>) -> MembershipError {
+    match error {
+        RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => {
+            MembershipError::NotLeader { leader: forward.leader_id }
+        }
+        RaftError::APIError(error @ ClientWriteError::LogEntryDiscarded(_)) => {
+            MembershipError::Unknown(error.to_string())
+        }
+        RaftError::APIError(error) => MembershipError::Refused(error.to_string()),
+        RaftError::Fatal(fatal) => MembershipError::Unknown(fatal.to_string()),
+    }
 }
 
 /// Takes a snapshot when the log has grown past its measure. The count of entries is the engine's.

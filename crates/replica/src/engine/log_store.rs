@@ -135,11 +135,13 @@ impl RaftLogStorage<Types> for LogStore {
     }
 }
 
-fn from_vote(vote: &VoteOf<Types>) -> Vote {
+/// Our vote, from the engine's.
+pub(crate) fn from_vote(vote: &VoteOf<Types>) -> Vote {
     Vote { term: vote.leader_id.term, node: vote.leader_id.voted_for, committed: vote.committed }
 }
 
-fn to_vote(vote: Vote) -> VoteOf<Types> {
+/// The engine's vote, from ours.
+pub(crate) fn to_vote(vote: Vote) -> VoteOf<Types> {
     match vote.committed {
         true => VoteOf::<Types>::new_committed(vote.term, vote.node),
         false => VoteOf::<Types>::new(vote.term, vote.node),

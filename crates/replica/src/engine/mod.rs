@@ -9,7 +9,7 @@ mod settings;
 mod types;
 
 pub(crate) use codec::{decode_membership, encode_membership};
-pub(crate) use log_store::LogStore;
+pub(crate) use log_store::{LogStore, from_entry, from_vote, to_entry, to_vote};
 pub(crate) use machine::Applier;
 pub use runtime::seed_elections;
 pub(crate) use settings::settings;

@@ -51,7 +51,8 @@ struct Fresh(Execution);
 
 impl StoreBuilder<Types, LogStore, Applier<Count>, ()> for Fresh {
     async fn build(&self) -> Result<((), LogStore, Applier<Count>), StorageError<Types>> {
-        let config = Config::single(1);
+        let mut config = Config::single(1);
+        config.log.segment_bytes = 64 << 10;
         let disk = Arc::new(SimDisk::new());
         let (directory, lock) =
             DataDir::open(disk.clone(), 1, &Entropy::from_source(|| 1)).expect("an empty disk opens");

@@ -1,9 +1,23 @@
-//! What nodes say to each other.
+//! What nodes say to each other, and to whom they listen.
+//!
+//! Two connections to each peer, opened by whoever has something to ask: one for consensus, one for
+//! snapshots and forwarded requests, so that bulk never delays a heartbeat. Each begins with a
+//! handshake; every call has a deadline.
 
+mod channel;
+mod formation;
+mod frame;
+mod handshake;
 mod link;
+mod message;
 mod network;
+mod pipeline;
+mod receiving;
+mod server;
 mod tcp;
 
+pub(crate) use formation::form;
 pub(crate) use link::Links;
 pub use network::{ForwardHandler, Listener, Network, NoNetwork, Stream};
+pub(crate) use server::{Host, listen};
 pub use tcp::TcpNetwork;

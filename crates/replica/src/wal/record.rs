@@ -34,6 +34,17 @@ pub(crate) enum EntryKind {
     Membership = 3,
 }
 
+impl EntryKind {
+    pub fn from_number(number: u8) -> Option<Self> {
+        match number {
+            1 => Some(Self::Blank),
+            2 => Some(Self::Normal),
+            3 => Some(Self::Membership),
+            _ => None,
+        }
+    }
+}
+
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LogEntry {
@@ -141,12 +152,7 @@ pub(crate) fn decode(input: &mut Bytes) -> Option<Record> {
         PURGE if payload.len() == 16 => Record::Purge(get_id(&mut payload)),
         CLOSE if payload.is_empty() => Record::Close,
         _ if payload.len() >= 16 => {
-            let kind = match kind {
-                1 => EntryKind::Blank,
-                2 => EntryKind::Normal,
-                3 => EntryKind::Membership,
-                _ => return None,
-            };
+            let kind = EntryKind::from_number(kind)?;
             Record::Entry(LogEntry { id: get_id(&mut payload), kind, body: payload })
         }
         _ => return None,

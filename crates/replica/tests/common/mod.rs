@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod wires;
+
 use bytes::Bytes;
 use std::io::{self, Read, Write};
 use std::sync::Arc;

@@ -1,0 +1,215 @@
+//! An outgoing connection: calls in order, answers as they come.
+//!
+//! It is opened when there is something to say, checked by handshake, and given up when the other side
+//! falls silent while it owes an answer. Whoever waits for an answer then gets an error at once;
+//! trying again is the engine's business, not ours.
+
+use super::frame::{self, Frame, FrameReader};
+use super::handshake::{Hello, Purpose};
+use super::message::kind;
+use super::network::{Network, Stream};
+use crate::NodeId;
+use crate::data_dir::DataDir;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
+use tokio::sync::{mpsc, oneshot};
+
+/// Whom to talk to, and as whom.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub network: Arc<dyn Network>,
+    pub directory: Arc<DataDir>,
+    pub node: NodeId,
+    pub address: String,
+    /// The identity that the membership names; none if there is no membership to name one.
+    pub identity: Option<u128>,
+    /// How long connecting may take, and how long silence may last while an answer is due.
+    pub patience: Duration,
+}
+
+type Answer = oneshot::Sender<io::Result<Bytes>>;
+
+struct Call {
+    kind: u8,
+    body: Bytes,
+    answer: Answer,
+}
+
+/// Calls that were sent and not answered, by number.
+#[derive(Default)]
+struct Owed {
+    next: u64,
+    answers: BTreeMap<u64, Answer>,
+}
+
+/// The way to one peer. The connection is closed when all clones are gone.
+#[derive(Clone)]
+pub(crate) struct Channel(mpsc::UnboundedSender<Call>);
+
+impl Channel {
+    pub fn open(target: Target, purpose: Purpose) -> Self {
+        let (sender, calls) = mpsc::unbounded_channel();
+        tokio::spawn(serve(target, purpose, calls, sender.downgrade()));
+        Self(sender)
+    }
+
+    /// Sends a call, now, in the order of these calls; the future is its answer, or a timeout.
+    pub fn call(
+        &self,
+        kind: u8,
+        body: Bytes,
+        deadline: Duration,
+    ) -> impl Future<Output = io::Result<Bytes>> + Send + 'static {
+        let (answer, receiver) = oneshot::channel();
+        let sent = self.0.send(Call { kind, body, answer });
+        async move {
+            sent.map_err(|_| io::Error::from(io::ErrorKind::NotConnected))?;
+            match tokio::time::timeout(deadline, receiver).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => Err(io::ErrorKind::ConnectionReset.into()),
+                Err(_) => Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
+    }
+}
+
+async fn serve(
+    target: Target,
+    purpose: Purpose,
+    mut calls: mpsc::UnboundedReceiver<Call>,
+    own: mpsc::WeakUnboundedSender<Call>,
+) {
+    while let Some(first) = calls.recv().await {
+        if first.answer.is_closed() {
+            continue; // nobody waits for it any more
+        }
+        match connect(&target, purpose).await {
+            Ok((reader, writer)) => {
+                let owed = Arc::new(Mutex::new(Owed::default()));
+                let error = tokio::select! {
+                    biased;
+                    error = receive(reader, owed.clone(), target.patience, &own) => error,
+                    error = send(writer, owed.clone(), first, &mut calls) => error,
+                };
+                tracing::debug!(node = target.node, ?purpose, %error, "a peer connection ended");
+                // Dropping what is owed tells everybody who waits.
+            }
+            Err(error) => {
+                tracing::debug!(node = target.node, ?purpose, %error, "a peer cannot be reached");
+                let _ = first.answer.send(Err(io::Error::new(error.kind(), error.to_string())));
+                // Those that queued up meanwhile would only find the same.
+                while let Ok(call) = calls.try_recv() {
+                    let _ = call.answer.send(Err(io::Error::new(error.kind(), error.to_string())));
+                }
+            }
+        }
+    }
+}
+
+type Halves = (FrameReader<ReadHalf<Box<dyn Stream>>>, BufWriter<WriteHalf<Box<dyn Stream>>>);
+
+/// Connects and shakes hands, within the patience.
+async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
+    let attempt = async {
+        let stream = target.network.connect(&target.address).await?;
+        let (reader, writer) = tokio::io::split(stream);
+        let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
+        let mut hello = Hello::new(purpose, target.directory.identity(), target.node);
+        hello.remembered = target.identity;
+        hello.send(&mut writer).await?;
+        let answer = Hello::receive(&mut reader).await?;
+        io::Result::Ok((reader, writer, answer))
+    };
+    let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let (reader, writer, answer) =
+        tokio::time::timeout(target.patience, attempt).await.map_err(timed_out)??;
+    let objection = answer.objection(target.directory.identity(), target.identity);
+    match answer.refusal.or(objection) {
+        None => Ok((reader, writer)),
+        Some(refusal) => {
+            tracing::warn!(node = target.node, %refusal, "no connection to a peer");
+            Err(io::Error::new(io::ErrorKind::ConnectionRefused, refusal))
+        }
+    }
+}
+
+/// Hands answers to those who wait, until the connection ends or falls silent.
+async fn receive(
+    mut reader: FrameReader<ReadHalf<Box<dyn Stream>>>,
+    owed: Arc<Mutex<Owed>>,
+    patience: Duration,
+    own: &mpsc::WeakUnboundedSender<Call>,
+) -> io::Error {
+    // Held so that the ping counts as a call that somebody waits for.
+    let mut ping = None;
+    loop {
+        match tokio::time::timeout(patience, reader.next()).await {
+            Ok(Ok(frame)) => {
+                ping = None;
+                let Some(answer) = owed.lock().answers.remove(&frame.call) else { continue };
+                let result = match frame.kind {
+                    kind::ANSWER => Ok(frame.body),
+                    _ => Err(io::Error::other(String::from_utf8_lossy(&frame.body).into_owned())),
+                };
+                let _ = answer.send(result);
+            }
+            Ok(Err(error)) => return error,
+            Err(_) if ping.is_some() => return io::ErrorKind::TimedOut.into(),
+            // Silence while an answer is due: it may only take its time. Ask whether anybody is there.
+            Err(_) if !owed.lock().answers.is_empty() => {
+                let (answer, receiver) = oneshot::channel();
+                let call = Call { kind: kind::PING, body: Bytes::new(), answer };
+                match own.upgrade() {
+                    Some(own) if own.send(call).is_ok() => ping = Some(receiver),
+                    _ => return io::ErrorKind::NotConnected.into(),
+                }
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// Sends calls, flushing whenever there is no other to send with it.
+async fn send(
+    mut writer: BufWriter<WriteHalf<Box<dyn Stream>>>,
+    owed: Arc<Mutex<Owed>>,
+    first: Call,
+    calls: &mut mpsc::UnboundedReceiver<Call>,
+) -> io::Error {
+    let mut next = Some(first);
+    loop {
+        let call = match next.take() {
+            Some(call) => call,
+            None => {
+                if let Err(error) = writer.flush().await {
+                    return error;
+                }
+                match calls.recv().await {
+                    Some(call) => call,
+                    None => return io::ErrorKind::NotConnected.into(),
+                }
+            }
+        };
+        if !call.answer.is_closed() {
+            let number = {
+                let mut owed = owed.lock();
+                owed.next += 1;
+                let number = owed.next;
+                owed.answers.retain(|_, answer| !answer.is_closed());
+                owed.answers.insert(number, call.answer);
+                number
+            };
+            let frame = Frame { kind: call.kind, call: number, body: call.body };
+            if let Err(error) = frame::write(&mut writer, &frame).await {
+                return error;
+            }
+        }
+        next = calls.try_recv().ok();
+    }
+}

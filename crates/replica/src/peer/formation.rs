@@ -1,0 +1,164 @@
+//! How a cluster comes into being, exactly once, from nodes that are started in any order.
+//!
+//! Of the nodes named in the flags the one with the lowest number founds the cluster, and only when it
+//! has heard from every other one that it is empty, and with which identity. These identities are in
+//! the first membership, so a node that was wiped and comes back cannot be mistaken for the one that
+//! promised something. A node with data never comes here.
+
+use super::frame::FrameReader;
+use super::handshake::{Hello, Purpose, forgotten};
+use super::network::Network;
+use crate::data_dir::{DataDir, Identity};
+use crate::engine::{Engine, Member};
+use crate::{Config, NodeId, StateMachine};
+use std::collections::BTreeMap;
+use std::io;
+use std::time::Duration;
+
+/// What a node should do that has no part in a cluster yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    /// Ask again later.
+    Wait,
+    /// Found the cluster with these members.
+    Found(BTreeMap<NodeId, Member>),
+    /// Stop, and say why.
+    Refuse(String),
+}
+
+/// What a peer answered to a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Heard {
+    identity: Identity,
+    /// The identity that its cluster remembers for us.
+    remembered: Option<u128>,
+    refusal: Option<String>,
+}
+
+/// Decides from all answers so far.
+fn decide(ours: Identity, peers: &BTreeMap<NodeId, String>, heard: &BTreeMap<NodeId, Heard>) -> Step {
+    for heard in heard.values() {
+        if heard.remembered.is_some_and(|remembered| remembered != ours.identity) {
+            return Step::Refuse(forgotten(ours.node));
+        }
+    }
+    // Somebody has a cluster: its leader comes to us, if we belong to it. Founding another would be
+    // the end of the first.
+    let others_are_empty =
+        heard.values().all(|heard| heard.identity.cluster.is_none() && heard.refusal.is_none());
+    let lowest = peers.keys().next() == Some(&ours.node);
+    let all_heard = peers.keys().all(|node| *node == ours.node || heard.contains_key(node));
+    if !(lowest && all_heard && others_are_empty) {
+        return Step::Wait;
+    }
+    let identity = |node: &NodeId| heard.get(node).map_or(ours.identity, |heard| heard.identity.identity);
+    let member = |(node, address): (&NodeId, &String)| {
+        (*node, Member { address: address.clone(), identity: identity(node) })
+    };
+    Step::Found(peers.iter().map(member).collect())
+}
+
+/// Asks around until this node has a part in a cluster, founding it if that falls to this node.
+/// Returns why it must not, if it must not.
+pub(crate) async fn form<M: StateMachine>(
+    config: &Config,
+    network: &dyn Network,
+    directory: &DataDir,
+    engine: &Engine<M>,
+) -> Result<(), String> {
+    while !engine.is_initialized().await.map_err(|fatal| fatal.to_string())? {
+        let ours = directory.identity();
+        let mut heard = BTreeMap::new();
+        for (node, address) in config.peers.iter().filter(|(node, _)| **node != ours.node) {
+            match probe(network, ours, *node, address, config.timing.election_max).await {
+                Ok(answer) => drop(heard.insert(*node, answer)),
+                Err(error) => tracing::debug!(node, %address, %error, "no answer from a peer yet"),
+            }
+        }
+        match decide(ours, &config.peers, &heard) {
+            Step::Wait => tokio::time::sleep(config.timing.heartbeat).await,
+            Step::Refuse(why) => return Err(why),
+            Step::Found(members) => {
+                // Known before it exists: whoever hears of the cluster hears its name.
+                let cluster = ours.cluster.unwrap_or_else(|| config.entropy.draw());
+                directory
+                    .join(cluster)
+                    .map_err(|error| format!("the identity cannot be written: {error}"))?;
+                tracing::info!(members = ?members.keys().collect::<Vec<_>>(), "founding the cluster");
+                engine.initialize(members).await.map_err(|error| error.to_string())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Asks one peer who it is.
+async fn probe(
+    network: &dyn Network,
+    ours: Identity,
+    node: NodeId,
+    address: &str,
+    patience: Duration,
+) -> io::Result<Heard> {
+    let ask = async {
+        let mut stream = network.connect(address).await?;
+        Hello::new(Purpose::Probe, ours, node).send(&mut stream).await?;
+        Hello::receive(&mut FrameReader::new(stream)).await
+    };
+    let answer =
+        tokio::time::timeout(patience, ask).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    if answer.from.node != node {
+        let message = format!("{address} is node {}, not node {node}", answer.from.node);
+        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+    }
+    Ok(Heard { identity: answer.from, remembered: answer.remembered, refusal: answer.refusal })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peers() -> BTreeMap<NodeId, String> {
+        (1..=3).map(|node| (node, format!("host-{node}:7401"))).collect()
+    }
+
+    fn identity(node: NodeId, cluster: Option<u128>) -> Identity {
+        Identity { node, identity: u128::from(node) * 10, cluster }
+    }
+
+    fn heard(nodes: &[(NodeId, Option<u128>, Option<u128>)]) -> BTreeMap<NodeId, Heard> {
+        let answer = |(node, cluster, remembered): &(NodeId, Option<u128>, Option<u128>)| {
+            (*node, Heard { identity: identity(*node, *cluster), remembered: *remembered, refusal: None })
+        };
+        nodes.iter().map(answer).collect()
+    }
+
+    #[test]
+    fn only_the_lowest_founds_and_only_when_all_are_empty() {
+        let empty =
+            |nodes: &[NodeId]| heard(&nodes.iter().map(|node| (*node, None, None)).collect::<Vec<_>>());
+        assert_eq!(decide(identity(1, None), &peers(), &empty(&[])), Step::Wait);
+        assert_eq!(decide(identity(1, None), &peers(), &empty(&[2])), Step::Wait);
+        assert_eq!(decide(identity(2, None), &peers(), &empty(&[1, 3])), Step::Wait);
+        let Step::Found(members) = decide(identity(1, None), &peers(), &empty(&[2, 3])) else {
+            panic!("all are there and empty");
+        };
+        assert_eq!(
+            members.iter().map(|(node, member)| (*node, member.identity)).collect::<Vec<_>>(),
+            [(1, 10), (2, 20), (3, 30)]
+        );
+        let one_has_data = heard(&[(2, Some(7), Some(10)), (3, None, None)]);
+        assert_eq!(decide(identity(1, None), &peers(), &one_has_data), Step::Wait);
+    }
+
+    #[test]
+    fn a_wiped_node_is_told_so() {
+        let remembered = heard(&[(2, Some(7), Some(99))]);
+        for node in [1, 3] {
+            let Step::Refuse(why) = decide(identity(node, None), &peers(), &remembered) else {
+                panic!("node {node} was wiped");
+            };
+            assert!(why.contains("never used"), "{why}");
+        }
+    }
+}

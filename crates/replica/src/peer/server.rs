@@ -1,0 +1,295 @@
+//! The side that listens: who may speak, and what becomes of what they say.
+
+use super::frame::{self, Frame, FrameReader};
+use super::handshake::{Hello, Purpose};
+use super::message::{self, kind};
+use super::network::{ForwardHandler, Listener, Stream};
+use super::pipeline::Pipeline;
+use super::receiving::Receiving;
+use crate::config::Execution;
+use crate::data_dir::DataDir;
+use crate::engine::{Engine, Types};
+use crate::snapshot::SnapshotStore;
+use crate::{NodeId, StateMachine};
+use bytes::Bytes;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::raft::StreamAppendResult;
+use parking_lot::RwLock;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncWriteExt, BufWriter, WriteHalf};
+use tokio::sync::{Semaphore, mpsc};
+
+/// How long a stranger may take to say who it is.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+/// How many connections are open at a time, strangers included.
+const CONNECTIONS_MAX: usize = 256;
+/// How many requests of one connection are worked on at a time.
+const REQUESTS_MAX: usize = 1024;
+
+/// What every connection needs.
+pub(crate) struct Host<M: StateMachine> {
+    pub engine: Engine<M>,
+    pub directory: Arc<DataDir>,
+    pub store: SnapshotStore,
+    pub execution: Execution,
+    pub handler: Arc<RwLock<Option<Arc<dyn ForwardHandler>>>>,
+}
+
+/// Accepts connections for as long as the returned task is not aborted.
+pub(crate) fn listen<M: StateMachine>(
+    host: Arc<Host<M>>,
+    mut listener: Box<dyn Listener>,
+) -> tokio::task::JoinHandle<()> {
+    tokio::spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                biased;
+                Some(_) = connections.join_next() => continue,
+                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => accepted,
+            };
+            match accepted {
+                Ok(stream) => {
+                    let host = host.clone();
+                    connections.spawn(async move {
+                        if let Err(error) = serve(host, stream).await {
+                            tracing::debug!(%error, "a peer's connection ended");
+                        }
+                    });
+                }
+                Err(error) => {
+                    // Out of descriptors, most likely: let some go before trying again.
+                    tracing::warn!(%error, "a peer's connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    })
+}
+
+/// The way back to the caller.
+#[derive(Clone)]
+pub(super) struct Answers(mpsc::UnboundedSender<Frame>);
+
+impl Answers {
+    /// Queues an answer. Their number is bounded by the calls that are worked on.
+    pub fn send(&self, call: u64, kind: u8, body: Bytes) {
+        // The connection may be gone; then nobody waits.
+        let _ = self.0.send(Frame { kind, call, body });
+    }
+}
+
+async fn serve<M: StateMachine>(host: Arc<Host<M>>, stream: Box<dyn Stream>) -> io::Result<()> {
+    let (reader, writer) = tokio::io::split(stream);
+    let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
+    let shake = async {
+        let hello = Hello::receive(&mut reader).await?;
+        let answer = host.greet(&hello);
+        answer.send(&mut writer).await?;
+        io::Result::Ok((hello, answer.refusal.is_none()))
+    };
+    let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let (hello, welcome) = tokio::time::timeout(HANDSHAKE_MAX, shake).await.map_err(timed_out)??;
+    if !welcome || hello.purpose == Purpose::Probe {
+        return Ok(());
+    }
+    let (answers, queued) = mpsc::unbounded_channel();
+    let mut connection = Connection {
+        from: hello.from.node,
+        cluster: hello.from.cluster,
+        answers: Answers(answers),
+        pipeline: None,
+        receiving: None,
+        permits: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        host,
+    };
+    let read = async {
+        loop {
+            connection.handle(reader.next().await?).await?;
+        }
+    };
+    let result = tokio::select! {
+        biased;
+        result = write(writer, queued) => result,
+        result = read => result,
+    };
+    if let Some(receiving) = connection.receiving.take() {
+        receiving.discard();
+    }
+    result
+}
+
+async fn write(
+    mut writer: BufWriter<WriteHalf<Box<dyn Stream>>>,
+    mut queued: mpsc::UnboundedReceiver<Frame>,
+) -> io::Result<()> {
+    while let Some(frame) = queued.recv().await {
+        frame::write(&mut writer, &frame).await?;
+        while let Ok(frame) = queued.try_recv() {
+            frame::write(&mut writer, &frame).await?;
+        }
+        writer.flush().await?;
+    }
+    Ok(())
+}
+
+impl<M: StateMachine> Host<M> {
+    /// Our answer to a hello: who we are, whom we remember, and whether we object.
+    fn greet(&self, hello: &Hello) -> Hello {
+        let ours = self.directory.identity();
+        let remembered = self.remembered(hello.from.node);
+        let mut answer = Hello::new(hello.purpose, ours, hello.from.node);
+        answer.remembered = remembered;
+        answer.refusal = hello.objection(ours, remembered);
+        if let Some(refusal) = &answer.refusal {
+            tracing::warn!(from = hello.from.node, %refusal, "a peer was turned away");
+        }
+        answer
+    }
+
+    /// The identity that the membership names for a node.
+    fn remembered(&self, node: NodeId) -> Option<u128> {
+        let metrics = self.engine.server_metrics();
+        let membership = metrics.borrow_watched().membership_config.clone();
+        membership.membership().get_node(&node).map(|member| member.identity)
+    }
+}
+
+/// One connection, after its handshake.
+struct Connection<M: StateMachine> {
+    host: Arc<Host<M>>,
+    from: NodeId,
+    cluster: Option<u128>,
+    answers: Answers,
+    pipeline: Option<Pipeline>,
+    receiving: Option<Receiving>,
+    permits: Arc<Semaphore>,
+}
+
+impl<M: StateMachine> Connection<M> {
+    async fn handle(&mut self, frame: Frame) -> io::Result<()> {
+        self.join()?;
+        let Frame { kind, call, body } = frame;
+        let engine = self.host.engine.clone();
+        match kind {
+            kind::APPEND => self.append(call, message::decode_append(body)?).await,
+            kind::HEARTBEAT => {
+                let request = message::decode_append(body)?;
+                let (previous, last) = (request.prev_log_id.clone(), request.prev_log_id.clone());
+                self.spawn(call, async move {
+                    let answer = engine.append_entries(request).await.map_err(io::Error::other)?;
+                    let result: StreamAppendResult<Types> = answer.into_stream_result(previous, last);
+                    Ok(message::encode_appended(&result))
+                })
+                .await;
+            }
+            kind::VOTE => {
+                let request = message::decode_vote(body)?;
+                self.spawn(call, async move {
+                    let answer = engine.vote(request).await.map_err(io::Error::other)?;
+                    Ok(message::encode_voted(&answer))
+                })
+                .await;
+            }
+            kind::PRE_VOTE => {
+                let request = message::decode_vote(body)?;
+                self.spawn(call, async move {
+                    let answer = engine.pre_vote(request).await.map_err(io::Error::other)?;
+                    Ok(message::encode_voted(&answer))
+                })
+                .await;
+            }
+            kind::TRANSFER => {
+                let request = message::decode_transfer(body)?;
+                self.spawn(call, async move {
+                    let answer = engine.handle_transfer_leader(request).await.map_err(io::Error::other)?;
+                    answer.map(|()| Bytes::new()).map_err(io::Error::other)
+                })
+                .await;
+            }
+            kind::SNAPSHOT_BEGIN => {
+                message::decode_bare_vote(body)?;
+                if let Some(interrupted) = self.receiving.take() {
+                    interrupted.discard();
+                }
+                self.receiving = Some(Receiving::begin(&self.host.store)?);
+                self.answers.send(call, kind::ANSWER, Bytes::new());
+            }
+            kind::SNAPSHOT_PIECE => {
+                let (offset, bytes) = message::decode_piece(body)?;
+                let missing = || io::Error::new(io::ErrorKind::InvalidData, "a piece of no snapshot");
+                let receiving = self.receiving.take().ok_or_else(missing)?;
+                let added = self.host.execution.blocking(move || receiving.add(offset, &bytes)).await?;
+                self.receiving = Some(added);
+                self.answers.send(call, kind::ANSWER, Bytes::new());
+            }
+            kind::SNAPSHOT_END => {
+                let vote = message::decode_bare_vote(body)?;
+                let missing = || io::Error::new(io::ErrorKind::InvalidData, "the end of no snapshot");
+                let receiving = self.receiving.take().ok_or_else(missing)?;
+                let execution = self.host.execution;
+                self.spawn(call, async move {
+                    let snapshot = execution.blocking(move || receiving.complete()).await?;
+                    let installed = engine.install_full_snapshot(vote, snapshot.into_engine()).await;
+                    Ok(message::encode_bare_vote(&installed.map_err(io::Error::other)?.vote))
+                })
+                .await;
+            }
+            kind::FORWARD => {
+                let handler = self.host.handler.read().clone();
+                let from = self.from;
+                self.spawn(call, async move {
+                    let handler =
+                        handler.ok_or_else(|| io::Error::other("this node serves no requests yet"))?;
+                    Ok(handler.handle(from, body).await)
+                })
+                .await;
+            }
+            kind::PING => self.answers.send(call, kind::ANSWER, Bytes::new()),
+            // A newer peer that asks for something we do not know, although the versions overlap.
+            other => self.answers.send(call, kind::FAILED, format!("unknown call {other}").into()),
+        }
+        Ok(())
+    }
+
+    /// A node without a cluster joins that of the first member that has checked its identity and
+    /// goes on talking.
+    fn join(&mut self) -> io::Result<()> {
+        match self.cluster {
+            Some(cluster) if self.host.directory.identity().cluster.is_none() => {
+                self.host.directory.join(cluster)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn append(&mut self, call: u64, request: openraft::raft::AppendEntriesRequest<Types>) {
+        let mut request = request;
+        loop {
+            let pipeline =
+                self.pipeline.get_or_insert_with(|| Pipeline::start(&self.host.engine, self.answers.clone()));
+            match pipeline.push(call, request).await {
+                Ok(()) => return,
+                Err(back) => request = back,
+            }
+            self.pipeline = None;
+        }
+    }
+
+    /// Works on a call beside others. Past the limit the connection is read no further.
+    async fn spawn(&self, call: u64, work: impl Future<Output = io::Result<Bytes>> + Send + 'static) {
+        let permits = self.permits.clone();
+        let permit = permits.acquire_owned().await.expect("the permits are never closed");
+        let answers = self.answers.clone();
+        tokio::spawn(async move {
+            match work.await {
+                Ok(body) => answers.send(call, kind::ANSWER, body),
+                Err(error) => answers.send(call, kind::FAILED, error.to_string().into()),
+            }
+            drop(permit);
+        });
+    }
+}

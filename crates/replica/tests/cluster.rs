@@ -1,0 +1,390 @@
+//! Several nodes over wires that can be cut: one cluster, one history, nothing acknowledged is lost.
+
+mod common;
+
+use bytes::Bytes;
+use common::wires::{Switch, Wire, address};
+use common::{Ledger, entries, propose};
+use futures_util::future::BoxFuture;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tenure_replica::{
+    BarrierError, Config, ForwardError, ForwardHandler, MembershipError, NodeId, Office, ProposeError,
+    Replica, Role, SimDisk, TcpNetwork,
+};
+
+/// Far more than anything here takes; a test that runs into it has failed.
+const LONG: Duration = Duration::from_secs(20);
+
+struct Cluster {
+    switch: Switch,
+    peers: BTreeMap<NodeId, String>,
+    disks: BTreeMap<NodeId, SimDisk>,
+    nodes: BTreeMap<NodeId, Replica<Ledger>>,
+    tune: fn(&mut Config),
+}
+
+impl Cluster {
+    fn new(size: u64, tune: fn(&mut Config)) -> Self {
+        let peers = (1..=size).map(|node| (node, address(node))).collect();
+        Self { switch: Switch::default(), peers, disks: BTreeMap::new(), nodes: BTreeMap::new(), tune }
+    }
+
+    /// A cluster whose nodes are started in their order.
+    async fn formed(size: u64) -> Self {
+        let mut cluster = Self::new(size, |_| ());
+        for node in 1..=size {
+            cluster.start(node).await;
+        }
+        cluster
+    }
+
+    async fn start(&mut self, node: NodeId) {
+        let disk = self.disks.entry(node).or_default().clone();
+        let mut config = Config::member(node, self.peers.clone());
+        (self.tune)(&mut config);
+        let network = self.switch.port(node);
+        let replica = Replica::start(config, Arc::new(disk), network, Ledger::default()).await;
+        self.nodes.insert(node, replica.expect("the node starts"));
+    }
+
+    /// The power goes: what was not synced may be lost, and nobody is told anything.
+    async fn kill(&mut self, node: NodeId, seed: u64) {
+        self.switch.isolate(node, Wire::Cut);
+        self.disks[&node].crash(seed);
+        self.nodes.remove(&node).expect("it is running").shutdown().await;
+        self.switch.isolate(node, Wire::Whole);
+    }
+
+    /// Waits until one of the nodes that are not in `except` leads.
+    async fn leader_except(&self, except: &[NodeId]) -> (NodeId, Office) {
+        let leads = async {
+            loop {
+                for (node, replica) in self.nodes.iter().filter(|(node, _)| !except.contains(node)) {
+                    if let Some(office) = replica.leadership().borrow().office() {
+                        return (*node, office);
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, leads).await.expect("somebody leads in time")
+    }
+
+    async fn leader(&self) -> (NodeId, Office) {
+        self.leader_except(&[]).await
+    }
+
+    /// Proposes through whoever leads until it is acknowledged. An entry whose outcome is unknown may
+    /// be there twice afterwards.
+    async fn write(&self, entry: &[u8], except: &[NodeId]) {
+        let written = async {
+            loop {
+                let (node, office) = self.leader_except(except).await;
+                if propose(&self.nodes[&node], office, entry).await.is_ok() {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, written).await.expect("an entry is acknowledged in time");
+    }
+
+    /// Waits until all nodes have applied the same entries, and returns them.
+    async fn agreed(&self) -> Vec<Vec<u8>> {
+        let agreed = async {
+            loop {
+                let applied: Vec<_> = self.nodes.values().map(|node| node.machine().read().last).collect();
+                let longest = self.nodes.values().map(entries).max_by_key(Vec::len).expect("there are nodes");
+                if applied.windows(2).all(|pair| pair[0] == pair[1]) {
+                    for node in self.nodes.values() {
+                        assert_eq!(entries(node), longest, "same entry, other history");
+                    }
+                    return longest;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(LONG, agreed).await.expect("the nodes agree in time")
+    }
+
+    async fn stop(self) {
+        for node in self.nodes.into_values() {
+            node.shutdown().await;
+        }
+    }
+}
+
+fn number(number: u64) -> Vec<u8> {
+    number.to_le_bytes().to_vec()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_started_in_any_order_form_one_cluster() {
+    for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1], [3, 1, 2]] {
+        let mut cluster = Cluster::new(3, |_| ());
+        for node in order {
+            cluster.start(node).await;
+            tokio::time::sleep(Duration::from_millis(20)).await; // slow enough to ask around in between
+        }
+        cluster.write(b"entry", &[]).await;
+        assert_eq!(cluster.agreed().await, [b"entry".to_vec()]);
+        let mut names: Vec<_> = cluster.nodes.values().map(|node| node.status().cluster).collect();
+        names.dedup();
+        assert!(matches!(&names[..], [Some(_)]), "started as {order:?}: {names:?}");
+        cluster.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_all_founders_nothing_is_founded() {
+    let mut cluster = Cluster::new(3, |_| ());
+    cluster.start(1).await;
+    cluster.start(2).await;
+    tokio::time::sleep(Duration::from_millis(700)).await; // longer than any election
+    for node in cluster.nodes.values() {
+        assert_eq!(node.status().voters, []);
+        assert_eq!(node.leadership().borrow().office(), None);
+    }
+    cluster.start(3).await;
+    cluster.write(b"now", &[]).await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn five_nodes_outlive_two() {
+    let mut cluster = Cluster::formed(5).await;
+    cluster.write(b"five", &[]).await;
+    for _ in 0..2 {
+        let (leader, _) = cluster.leader().await;
+        cluster.kill(leader, 7).await;
+    }
+    cluster.write(b"three", &[]).await;
+    let agreed = cluster.agreed().await;
+    assert_eq!(agreed.first(), Some(&b"five".to_vec()));
+    assert_eq!(agreed.last(), Some(&b"three".to_vec()));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_leaders_lose_nothing_that_was_acknowledged() {
+    let mut cluster = Cluster::formed(3).await;
+    let mut acknowledged = Vec::new();
+    let mut last_term = 0;
+    for round in 0..6 {
+        for _ in 0..10 {
+            let next = number(acknowledged.len() as u64);
+            cluster.write(&next, &[]).await;
+            acknowledged.push(next);
+        }
+        let (leader, office) = cluster.leader().await;
+        assert!(office.term > last_term, "an office in term {} after {last_term}", office.term);
+        last_term = office.term;
+        cluster.kill(leader, round).await;
+        let next = number(acknowledged.len() as u64);
+        cluster.write(&next, &[]).await;
+        acknowledged.push(next);
+        cluster.start(leader).await;
+    }
+    let agreed = cluster.agreed().await;
+    let found: Vec<_> = agreed.iter().filter(|entry| acknowledged.contains(entry)).cloned().collect();
+    let mut once = found.clone();
+    once.dedup();
+    assert_eq!(once, acknowledged, "each is there, in order");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_without_a_quorum_acknowledges_nothing_and_reads_nothing() {
+    for state in [Wire::Cut, Wire::Silent] {
+        let cluster = Cluster::formed(3).await;
+        cluster.write(b"before", &[]).await;
+        let (old, office) = cluster.leader().await;
+        cluster.switch.isolate(old, state);
+        let alone = cluster.nodes[&old].clone();
+        let lost = tokio::spawn(async move { propose(&alone, office, b"alone").await });
+        let read = tokio::time::timeout(LONG, cluster.nodes[&old].read_barrier()).await.expect("in time");
+        assert!(
+            matches!(read, Err(BarrierError::NoQuorum | BarrierError::NotLeader { .. })),
+            "{state:?}: {read:?}"
+        );
+        cluster.write(b"during", &[old]).await;
+        assert_eq!(entries(&cluster.nodes[&old]), [b"before".to_vec()], "{state:?}");
+
+        cluster.switch.isolate(old, Wire::Whole);
+        cluster.write(b"after", &[]).await;
+        let lost = tokio::time::timeout(LONG, lost).await.expect("in time").expect("no panic");
+        assert!(
+            matches!(lost, Err(ProposeError::Unknown { .. } | ProposeError::NotProposed { .. })),
+            "{state:?}: {lost:?}"
+        );
+        let agreed = cluster.agreed().await;
+        assert_eq!(agreed, [b"before".to_vec(), b"during".to_vec(), b"after".to_vec()], "{state:?}");
+        cluster.stop().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_fell_far_behind_catches_up_by_snapshot() {
+    let mut cluster = Cluster::new(3, |config| {
+        config.snapshot.entries_max = 50;
+        config.snapshot.entries_kept = 5;
+        config.log.segment_bytes = 16 << 10;
+    });
+    for node in 1..=3 {
+        cluster.start(node).await;
+    }
+    let (leader, _) = cluster.leader().await;
+    let behind = if leader == 3 { 2 } else { 3 };
+    cluster.switch.isolate(behind, Wire::Cut);
+    for entry in 0..200 {
+        let mut entry = number(entry);
+        entry.resize(3000, 1); // so that the snapshot takes several pieces
+        cluster.write(&entry, &[behind]).await;
+    }
+    let purged = cluster.nodes[&leader].status().purged;
+    assert!(purged > Some(100), "the log still reaches back: {purged:?}");
+    cluster.switch.isolate(behind, Wire::Whole);
+    assert_eq!(cluster.agreed().await.len(), 200);
+    assert!(cluster.nodes[&behind].status().snapshot_index > Some(100));
+    // And it is a full member again: it can carry a quorum after a restart from that snapshot.
+    cluster.kill(behind, 3).await;
+    cluster.start(behind).await;
+    let third = 6 - leader - behind;
+    cluster.kill(third, 3).await;
+    cluster.write(b"with the other two", &[]).await;
+    assert_eq!(cluster.agreed().await.len(), 201);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wiped_voter_is_refused_and_told_what_to_do() {
+    let mut cluster = Cluster::formed(3).await;
+    cluster.write(b"promised", &[]).await;
+    cluster.agreed().await;
+    let (leader, _) = cluster.leader().await;
+    let wiped = if leader == 3 { 2 } else { 3 };
+    cluster.kill(wiped, 1).await;
+    cluster.disks.insert(wiped, SimDisk::new());
+    cluster.start(wiped).await;
+    let failure =
+        tokio::time::timeout(LONG, cluster.nodes[&wiped].failed()).await.expect("it gives up in time");
+    assert!(failure.0.contains("has forgotten what it promised"), "{failure}");
+    assert!(failure.0.contains("never used"), "it says what to do: {failure}");
+    assert_eq!(cluster.nodes[&wiped].status().role, Role::Stopped);
+
+    // Even while it is up it is no part of a quorum.
+    let third = 6 - leader - wiped;
+    cluster.kill(third, 1).await;
+    let (node, office) = (leader, cluster.nodes[&leader].leadership().borrow().office());
+    if let Some(office) = office {
+        let outcome =
+            tokio::time::timeout(Duration::from_millis(700), propose(&cluster.nodes[&node], office, b"no"))
+                .await;
+        assert!(!matches!(outcome, Ok(Ok(_))), "acknowledged with the help of a node that forgot");
+    }
+    cluster.start(third).await;
+    cluster.write(b"with both", &[wiped]).await;
+    cluster.nodes.remove(&wiped).expect("it was started").shutdown().await;
+    assert_eq!(cluster.agreed().await[0], b"promised");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leadership_is_handed_over_on_request() {
+    let cluster = Cluster::formed(3).await;
+    cluster.write(b"one", &[]).await;
+    for _ in 0..4 {
+        let (old, before) = cluster.leader().await;
+        cluster.nodes[&old].transfer_leadership(None).await.expect("somebody takes over");
+        let (_, after) = cluster.leader_except(&[old]).await;
+        assert!(after.term > before.term);
+        cluster.write(b"more", &[old]).await;
+    }
+    let (leader, _) = cluster.leader().await;
+    let follower = cluster.nodes.keys().copied().find(|node| *node != leader).expect("there are three");
+    let refused = cluster.nodes[&follower].transfer_leadership(None).await;
+    assert!(matches!(refused, Err(MembershipError::NotLeader { .. })), "{refused:?}");
+    let refused = cluster.nodes[&leader].transfer_leadership(Some(9)).await;
+    assert!(matches!(refused, Err(MembershipError::Refused(_))), "{refused:?}");
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_node_learns_first_and_then_replaces_an_old_one() {
+    let mut cluster = Cluster::formed(3).await;
+    for entry in 0..20 {
+        cluster.write(&number(entry), &[]).await;
+    }
+    cluster.peers.insert(4, address(4));
+    cluster.start(4).await;
+    let (leader, _) = cluster.leader().await;
+    let identity = cluster.nodes[&4].status().identity;
+    let lead = cluster.nodes[&leader].clone();
+    lead.add_learner(4, address(4), identity).await.expect("it learns");
+    assert_eq!(lead.status().learners, [4]);
+    let leaves = if leader == 3 { 2 } else { 3 };
+    let voters: Vec<_> = [1, 2, 3, 4].into_iter().filter(|node| *node != leaves).collect();
+    lead.change_membership(voters.clone()).await.expect("it votes");
+    assert_eq!(lead.status().voters, voters);
+    cluster.nodes.remove(&leaves).expect("it runs").shutdown().await;
+    cluster.write(b"without it", &[]).await;
+    assert_eq!(cluster.agreed().await.len(), 21);
+    // Its number is taken for ever, whoever asks.
+    let refused = lead.add_learner(4, address(4), "00ff".into()).await;
+    assert!(matches!(refused, Err(MembershipError::Refused(_))), "{refused:?}");
+    cluster.stop().await;
+}
+
+struct Echo;
+
+impl ForwardHandler for Echo {
+    fn handle(&self, from: NodeId, request: Bytes) -> BoxFuture<'static, Bytes> {
+        Box::pin(async move { Bytes::from(format!("{from} said {}", String::from_utf8_lossy(&request))) })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_forwarded_and_silence_has_an_end() {
+    let cluster = Cluster::formed(3).await;
+    cluster.write(b"formed", &[]).await;
+    cluster.agreed().await;
+    let second = Duration::from_secs(1);
+    let early = cluster.nodes[&1].forward(2, Bytes::from_static(b"early"), second).await;
+    assert_eq!(early, Err(ForwardError::Unreachable(2)), "nobody serves there yet");
+    cluster.nodes[&2].serve_forwarded(Arc::new(Echo));
+    let answer = cluster.nodes[&1].forward(2, Bytes::from_static(b"hello"), second).await;
+    assert_eq!(answer, Ok(Bytes::from_static(b"1 said hello")));
+    assert_eq!(cluster.nodes[&1].forward(8, Bytes::new(), second).await, Err(ForwardError::Unreachable(8)));
+    cluster.switch.isolate(2, Wire::Silent);
+    let answer = cluster.nodes[&1].forward(2, Bytes::from_static(b"hello"), Duration::from_millis(50)).await;
+    assert_eq!(answer, Err(ForwardError::NoAnswer(2)));
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_nodes_agree_over_tcp() {
+    let mut peers = BTreeMap::new();
+    for node in 1..=3 {
+        let probe = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        peers.insert(node, probe.local_addr().expect("an address").to_string());
+    }
+    let mut cluster = Cluster::new(3, |_| ());
+    for node in 1..=3 {
+        let config = Config::member(node, peers.clone());
+        let disk = Arc::new(SimDisk::new());
+        let replica = Replica::start(config, disk, Arc::new(TcpNetwork), Ledger::default()).await;
+        cluster.nodes.insert(node, replica.expect("the node starts"));
+    }
+    for entry in 0..50 {
+        cluster.write(&number(entry), &[]).await;
+    }
+    assert_eq!(cluster.agreed().await.len(), 50);
+    let (leader, _) = cluster.leader().await;
+    cluster.nodes[&leader].read_barrier().await.expect("a quorum confirms");
+    cluster.nodes.remove(&leader).expect("it runs").shutdown().await;
+    cluster.write(b"without it", &[]).await;
+    assert_eq!(cluster.agreed().await.len(), 51);
+    cluster.stop().await;
+}
