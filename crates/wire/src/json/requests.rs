@@ -27,13 +27,13 @@ pub struct OpenSession {
     /// At least 32 hexadecimal digits; lets a repeated open find the session that it made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nonce: Option<String>,
-    /// The number of this transmission; the answer names it.
+    /// The number of this transmission, from 1 on; the answer names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
 }
 
 impl OpenSession {
-    /// The command; `secret` is drawn by the proposer. An open without a number counts as its session's first.
+    /// The command; `secret` is drawn by the proposer.
     pub fn command(self, secret: Secret) -> Result<Command, ApiError> {
         open(Some(self.holder), Some(self.ttl_ms), self.nonce, self.number, secret).map(Command::Open)
     }
@@ -63,7 +63,7 @@ fn open(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RenewSession {
-    /// The number of this transmission; without one the server takes the next.
+    /// The number of this transmission, from 1 on. Without one (or with zero) it always counts as the newest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
 }
@@ -82,7 +82,7 @@ pub struct RenewSessions {
 pub struct Renewal {
     /// The session's whole id.
     pub session: String,
-    /// The number of this transmission; without one the server takes the next.
+    /// The number of this transmission, from 1 on. Without one (or with zero) it always counts as the newest.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
 }
