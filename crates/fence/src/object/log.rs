@@ -311,13 +311,13 @@ impl Log {
         let mut ruled = line.token;
         for below in (1..number).rev() {
             let before = self.needed(scope, below).await?;
+            // A newcomer may have leapt past a newer one: whichever came first, the higher token rules.
+            if before.token > line.token {
+                (line.token, line.holder) = (before.token, before.holder);
+            }
             if !before.leap {
                 (line.seq, line.cursor, ruled) = (before.seq, before.cursor, before.token);
                 break;
-            }
-            // Two newcomers may have leapt at once, the newer one less far: the higher token rules.
-            if before.token > line.token {
-                (line.token, line.holder) = (before.token, before.holder);
             }
         }
         Ok(Some(Tail { number, line, ruled }))

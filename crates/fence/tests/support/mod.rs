@@ -31,6 +31,15 @@ struct Program {
     user: Option<(u32, u32)>,
     /// The signal that ends it without letting it tidy up: what a crash leaves behind must be enough.
     crash: &'static str,
+    /// A command that succeeds once the server serves, where listening is not enough.
+    ready: Vec<String>,
+}
+
+impl Program {
+    fn is_ready(&self) -> bool {
+        let Some((program, args)) = self.ready.split_first() else { return true };
+        Command::new(program).args(args).output().is_ok_and(|out| out.status.success())
+    }
 }
 
 impl Server {
@@ -62,7 +71,7 @@ impl Server {
         }
         self.child = Some(command.spawn().expect("a shell"));
         let patience = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(("127.0.0.1", self.port)).is_err() {
+        while TcpStream::connect(("127.0.0.1", self.port)).is_err() || !self.program.is_ready() {
             assert!(Instant::now() < patience, "{} did not come up:\n{}", self.program.name, self.log());
             thread::sleep(Duration::from_millis(20));
         }
@@ -184,10 +193,17 @@ pub fn postgres() -> Option<Server> {
         "deadlock_timeout=200ms",
     ]
     .map(text);
-    let program =
-        Program { name: "postgres", path: bin.join("postgres"), args: args.into(), user, crash: "QUIT" };
-    let server = Server::start(port, dir, program);
-    Some(server)
+    let isready = bin.join("pg_isready").display().to_string();
+    let ready = vec![isready, "-q".into(), "-h".into(), "127.0.0.1".into(), "-p".into(), port.to_string()];
+    let program = Program {
+        name: "postgres",
+        path: bin.join("postgres"),
+        args: args.into(),
+        user,
+        crash: "QUIT",
+        ready,
+    };
+    Some(Server::start(port, dir, program))
 }
 
 /// pgbouncer in transaction mode, in front of a PostgreSQL.
@@ -206,8 +222,14 @@ pub fn pgbouncer(postgres: &Server) -> Option<Server> {
     // With `any` every client logs in as one user, which the database line names.
     .replace("port=", "user=application port=");
     fs::write(&config, text).expect("pgbouncer.ini");
-    let program =
-        Program { name: "pgbouncer", path, args: vec![config.display().to_string()], user, crash: "KILL" };
+    let program = Program {
+        name: "pgbouncer",
+        path,
+        args: vec![config.display().to_string()],
+        user,
+        crash: "KILL",
+        ready: Vec::new(),
+    };
     Some(Server::start(port, dir, program))
 }
 
@@ -232,7 +254,11 @@ pub fn mariadb() -> Option<Server> {
     let mut args = vec!["--no-defaults".to_owned(), data, socket];
     args.extend([format!("--port={port}"), "--bind-address=127.0.0.1".into(), "--skip-grant-tables".into()]);
     args.extend(["--skip-networking=0".into(), "--innodb-buffer-pool-size=32M".into()]);
-    Some(Server::start(port, dir, Program { name: "mariadbd", path, args, user, crash: "KILL" }))
+    Some(Server::start(
+        port,
+        dir,
+        Program { name: "mariadbd", path, args, user, crash: "KILL", ready: Vec::new() },
+    ))
 }
 
 /// Redis with an append-only file that is synced on every write: the mark must be as durable as the data.
@@ -243,7 +269,11 @@ pub fn redis() -> Option<Server> {
     let mut args: Vec<String> = args.map(str::to_owned).into();
     args.extend(["--appendfsync", "always", "--dir"].map(str::to_owned));
     args.push(dir.display().to_string());
-    Some(Server::start(port, dir, Program { name: "redis-server", path, args, user: None, crash: "KILL" }))
+    Some(Server::start(
+        port,
+        dir,
+        Program { name: "redis-server", path, args, user: None, crash: "KILL", ready: Vec::new() },
+    ))
 }
 
 /// The stand-in for S3 and DynamoDB: right about conditions, also under races, but in memory.
@@ -256,7 +286,11 @@ pub fn moto() -> Option<Server> {
     };
     let (port, dir) = (free_port(), folder("moto"));
     let args = vec!["-H".into(), "127.0.0.1".into(), "-p".into(), port.to_string()];
-    Some(Server::start(port, dir, Program { name: "moto_server", path, args, user: None, crash: "KILL" }))
+    Some(Server::start(
+        port,
+        dir,
+        Program { name: "moto_server", path, args, user: None, crash: "KILL", ready: Vec::new() },
+    ))
 }
 
 /// Makes a virtual environment once and keeps it beside the build's own files.
