@@ -99,6 +99,10 @@ codes! {
     NotFound = "not_found", 404, NotFound, NotApplied;
     /// The cluster was restored from a backup and grants nothing yet.
     Restoring = "restoring", 503, Unavailable, NotApplied;
+    /// The token floor of a restore is not above what the backup itself has issued.
+    FloorTooLow = "floor_too_low", 409, FailedPrecondition, NotApplied;
+    /// A backup can be restored only into a cluster that nobody has used.
+    NotEmpty = "not_empty", 409, FailedPrecondition, NotApplied;
     /// The tokens below 2^53 are used up.
     TokensExhausted = "tokens_exhausted", 503, ResourceExhausted, NotApplied;
     /// The TTL is outside the limits.
@@ -455,6 +459,13 @@ impl From<&Refusal> for ApiError {
             .hint("holders from before the backup may still be acting; wait until all of them must have stopped")
             .retry_after(*remaining)
             .about(About { remaining_ms: Some(millis(*remaining)), ..About::default() }),
+            Refusal::FloorTooLow { floor, issued } => E::new(
+                Code::FloorTooLow,
+                format!("the token floor {floor} is not above {issued}, which the backup itself has issued"),
+            )
+            .hint("give a floor above every token ever seen: look at the marks in your fences and at the last tokens in your logs"),
+            Refusal::NotEmpty => E::new(Code::NotEmpty, "this cluster has been used; a backup is restored into a new one")
+                .hint("form a cluster with empty data directories and restore there"),
             Refusal::TokensExhausted => E::new(Code::TokensExhausted, "the tokens below 2^53 are used up")
                 .hint("form a new cluster; fences must then be repaired to its tokens"),
         }

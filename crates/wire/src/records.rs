@@ -163,6 +163,7 @@ choice!(Command {
     18 => Configure(settings),
     19 => PublishKey { node, kid, key },
     20 => WithdrawKey { kid },
+    21 => Restore { backup, token_floor, holders_stopped },
 });
 
 choice!(AcquireBy { 1 => Session(caller), 2 => Opening(open) });
@@ -198,6 +199,7 @@ choice!(Done {
     9 => Revoked { holdings, token },
     10 => Written { succeeded, revision, results },
     11 => BarrierTaken { token },
+    12 => Restored { token_floor, grants_in },
 });
 
 choice!(Refusal {
@@ -222,4 +224,6 @@ choice!(Refusal {
     19 => TokensExhausted,
     20 => Lapsed,
     21 => NotReady { resource, session },
+    22 => FloorTooLow { floor, issued },
+    23 => NotEmpty,
 });

@@ -17,7 +17,7 @@ use tenure_core::state::{
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::codec::{Coded, Reader, WireError, check_version, choice, put_varint, record};
+use crate::codec::{Coded, Reader, WireError, check_version, choice, put_bytes, put_varint, record};
 
 /// The format version of snapshots that this build writes, and the newest that it reads.
 pub const SNAPSHOT_VERSION: u8 = 1;
@@ -93,6 +93,24 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
         })?;
     }
     blocks.finish()
+}
+
+/// A state inside a log entry: its snapshot, after the snapshot's length.
+impl Coded for State {
+    fn put(&self, out: &mut Vec<u8>) {
+        let mut bytes = Vec::new();
+        write_snapshot(self, &mut bytes).expect("writing to memory does not fail");
+        put_bytes(&bytes, out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let length = input.length(1)?;
+        let mut bytes = input.bytes(length)?;
+        let state = read_snapshot(&mut bytes)?;
+        if !bytes.is_empty() {
+            return Err(input.corrupt("something follows the snapshot inside it"));
+        }
+        Ok(state)
+    }
 }
 
 /// Reads a state, and not a byte more than [`write_snapshot`] wrote of it.

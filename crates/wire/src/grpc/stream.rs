@@ -95,7 +95,9 @@ pub fn answer_content(answer: &Answer) -> Content {
         Err(refusal) => return Content::Error(ApiError::from(refusal).into()),
     };
     match done {
-        Done::Nothing | Done::Revoked { .. } | Done::BarrierTaken { .. } => Content::Done(proto::Done {}),
+        Done::Nothing | Done::Revoked { .. } | Done::BarrierTaken { .. } | Done::Restored { .. } => {
+            Content::Done(proto::Done {})
+        }
         Done::Opened { session, holder, ttl, number } => Content::Opened(proto::StreamOpened {
             secret: session.secret.as_bytes().to_vec(),
             holder: holder.to_string(),

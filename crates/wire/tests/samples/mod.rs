@@ -128,11 +128,16 @@ pub fn commands() -> Vec<Command> {
         Command::Configure(Box::new(Settings { cluster: [0xc1; 16], limits: Limits::default() })),
         Command::PublishKey { node: 2, kid: "2-1".into(), key: [0xed; 32] },
         Command::WithdrawKey { kid: "2-1".into() },
+        Command::Restore {
+            backup: Box::new(State { last_token: 19, ..State::default() }),
+            token_floor: token(1_000),
+            holders_stopped: true,
+        },
     ]
 }
 
 /// How many kinds of commands there are. A new one does not compile here until it has a sample above.
-pub const COMMAND_KINDS: usize = 20;
+pub const COMMAND_KINDS: usize = 21;
 
 pub fn kind_of(command: &Command) -> usize {
     match command {
@@ -156,6 +161,7 @@ pub fn kind_of(command: &Command) -> usize {
         Command::Configure(_) => 17,
         Command::PublishKey { .. } => 18,
         Command::WithdrawKey { .. } => 19,
+        Command::Restore { .. } => 20,
     }
 }
 
@@ -232,6 +238,7 @@ pub fn dones() -> Vec<Done> {
         Done::Revoked { holdings: vec![holding()], token: Some(token(18)) },
         Done::Written { succeeded: true, revision: Revision::new(10), results: vec![register()] },
         Done::BarrierTaken { token: token(19) },
+        Done::Restored { token_floor: token(1_000), grants_in: Duration::from_secs(3_600) },
     ]
 }
 
@@ -262,6 +269,8 @@ pub fn refusals() -> Vec<Refusal> {
         Refusal::InUse { resource: resource() },
         Refusal::NotFound,
         Refusal::Restoring { remaining: Duration::from_secs(3_000) },
+        Refusal::FloorTooLow { floor: token(18), issued: 19 },
+        Refusal::NotEmpty,
         Refusal::TokensExhausted,
     ]
 }
