@@ -104,6 +104,13 @@ pub enum Done {
         /// One result per operation, in order.
         results: Vec<Register>,
     },
+    /// The cluster remembers what the backup held.
+    Restored {
+        /// Tokens are issued above this.
+        token_floor: Token,
+        /// Nobody is granted anything for this long.
+        grants_in: Duration,
+    },
     /// A token was taken for nobody.
     BarrierTaken {
         /// The token.
@@ -265,6 +272,15 @@ pub enum Refusal {
         /// For how long still.
         remaining: Duration,
     },
+    /// The token floor of a restore is not above what the backup itself has issued.
+    FloorTooLow {
+        /// The floor given.
+        floor: Token,
+        /// The newest token in the backup.
+        issued: u64,
+    },
+    /// A backup can be restored only into a cluster that nobody has used.
+    NotEmpty,
     /// The tokens below 2^53 are used up.
     TokensExhausted,
 }

@@ -8,6 +8,7 @@ use core::time::Duration;
 
 use crate::event::EndReason;
 use crate::limits::Limits;
+use crate::machine::state::State;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
 use crate::numbers::{Nonce, Revision, Secret, SessionId, SessionNumber, Token};
 use crate::time::{ClusterTime, WallTime};
@@ -160,6 +161,15 @@ pub enum Command {
     },
     /// The cluster is formed, or its settings change.
     Configure(Box<Settings>),
+    /// An administrator puts what a backup remembers into a cluster that is still empty.
+    Restore {
+        /// What the backup holds.
+        backup: Box<State>,
+        /// Above every token that was ever seen anywhere.
+        token_floor: Token,
+        /// Somebody vouches that no holder of the old cluster is running: grants need not wait.
+        holders_stopped: bool,
+    },
     /// A node published the key with which it signs sequencers. Only public halves are ever in the log.
     PublishKey {
         /// The node.

@@ -427,6 +427,9 @@ impl<M: Message> Office<M> {
         if let Some(term) = &mut self.term {
             assert!(machine.time >= term.machine.time, "cluster time went back");
             term.machine = machine;
+            // The machine's time comes from our own stamps, so this changes nothing; except after a restore,
+            // which puts the backup's time into a cluster without sessions, where no deadline can be cut short.
+            term.count = term.count.max(span(machine.time));
         }
     }
 

@@ -14,6 +14,7 @@ mod fences;
 mod history;
 mod leases;
 mod registers;
+mod restore;
 mod sessions;
 pub mod shelf;
 pub mod state;
@@ -128,7 +129,7 @@ impl Machine {
             changed_sessions: BTreeSet::new(),
             state,
         };
-        if machine.state.grants_from > machine.state.time {
+        if machine.state.grants_from > ClusterTime::ZERO {
             machine.deadlines.add(machine.state.grants_from, Due::Grace);
         }
         machine.index_sessions()?;
@@ -199,6 +200,9 @@ impl Machine {
             Command::Rebind { key, guard } => self.rebind(&key, guard),
             Command::TookOffice { node, term } => self.took_office(node, term),
             Command::Configure(settings) => self.configure(*settings),
+            Command::Restore { backup, token_floor, holders_stopped } => {
+                self.restore(*backup, token_floor, holders_stopped)
+            }
             Command::PublishKey { node, kid, key } => self.publish_key(node, kid, key),
             Command::WithdrawKey { kid } => self.withdraw_key(&kid),
         };
@@ -214,10 +218,10 @@ impl Machine {
     fn end_due(&mut self) {
         let mut left = i64::from(self.limits().cleared_per_entry_max);
         while left > 0
-            && let Some((_, due)) = self.deadlines.pop_due(self.state.time)
+            && let Some((at, due)) = self.deadlines.pop_due(self.state.time)
         {
             left -= match due {
-                Due::Session(session) => self.session_due(session),
+                Due::Session(session) => self.session_due(session, at),
                 Due::Notice(resource, token) => self.notice_due(resource, token),
                 Due::Wait(waiter) => self.wait_due(waiter),
                 Due::Delay(resource) => self.delay_due(resource),

@@ -55,6 +55,17 @@ impl<K, T> Default for Shelf<K, T> {
     }
 }
 
+impl<K: Key, T: Clone + PartialEq> PartialEq for Shelf<K, T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.len == other.len
+            && self.iter().map(|(key, record)| (key.number(), record)).eq(other
+                .iter()
+                .map(|(key, record)| (key.number(), record)))
+    }
+}
+
+impl<K: Key, T: Clone + Eq> Eq for Shelf<K, T> {}
+
 impl<K: Key, T: Clone> Shelf<K, T> {
     /// How many records stand here.
     pub fn len(&self) -> usize {

@@ -57,7 +57,7 @@ impl Key for SessionNumber {
 }
 
 /// Everything that the cluster has agreed.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// What all nodes agree on.
     pub settings: Settings,
