@@ -78,10 +78,6 @@ impl Machine {
         if number < self.session(session).answers.floor {
             return Err(Refusal::ForgottenNumber { number });
         }
-        if let Some(Remembered::Waiting(waiter)) = self.session(session).answers.get(number) {
-            self.settle_waiter(*waiter);
-            self.known(by.session)?;
-        }
         if let Some(remembered) = self.session(session).answers.get(number) {
             return self.recall(session, remembered);
         }

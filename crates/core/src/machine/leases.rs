@@ -155,6 +155,7 @@ impl Machine {
     /// Ends what is due at this resource and has not been cleared away yet, and serves its line.
     pub(super) fn settle(&mut self, number: ResourceNumber) {
         // Nearly always nothing is due anywhere, and the records are what they look like.
+        let mut settled = false;
         while self.clearing() {
             let time = self.state.time;
             let resource = self.resource(number);
@@ -172,14 +173,20 @@ impl Machine {
                 }
                 None => {
                     // Whoever stands first may have ended, too, and keep those behind from going.
-                    if resource.has_line() {
+                    if self.first_in_line_has_ended(number) {
                         self.freed.insert(number);
+                        settled = true;
                     }
                     break;
                 }
             }
+            settled = true;
         }
-        self.serve_freed();
+        // Only if something did end here: what the command itself has freed so far is served when it has
+        // ended all that it ends, and the same on every replica, whatever its index looks like.
+        if settled {
+            self.serve_freed();
+        }
     }
 
     /// Whether the resource could be granted in this mode now, leaving aside who stands in line.
@@ -216,6 +223,9 @@ impl Machine {
                 self.check_policies(&acquire.policies, open.ttl)?;
                 // Refused before it opens anything: a refused acquire leaves no session behind. The resource is
                 // looked at as the new session would see it.
+                if let Some(former) = open.nonce.and_then(|nonce| self.nonces.get(&nonce)).copied() {
+                    self.settle_session(former);
+                }
                 let known = self.opened_before(&open)?;
                 if known.is_none() {
                     self.settle_all(&acquire)?;
@@ -230,12 +240,10 @@ impl Machine {
                 let answer = self.acquire_for(opened.session, None, &acquire);
                 match answer {
                     Ok(Done::Granted { grants, .. }) => {
-                        {
-                            // A repeated one may find its leases under notice, and this answer has no room for news:
-                            // then it moves no deadline, and the next renewal tells.
-                            let opened = (!self.pulse(opened.session).has_news).then_some(opened.number);
-                            Ok(Done::Granted { grants, opened })
-                        }
+                        // A repeated one may find its leases under notice, and this answer has no room for
+                        // news: then it moves no deadline, and the next renewal tells.
+                        let opened = (!self.pulse(opened.session).has_news).then_some(opened.number);
+                        Ok(Done::Granted { grants, opened })
                     }
                     Ok(other) => Ok(other),
                     Err(refusal) => {
@@ -720,6 +728,8 @@ impl Machine {
         let waited_for: Vec<ResourceNumber> =
             self.state.waiters.iter().flat_map(|(_, waiter)| waiter.resources.iter().copied()).collect();
         self.freed.extend(waited_for);
+        // Said in the state, so that a replica restored from a snapshot knows that this is done.
+        self.state.grants_from = ClusterTime::ZERO;
         1
     }
 

@@ -87,15 +87,32 @@ impl Machine {
         }
     }
 
-    /// The session of this id, brought up to date: if its time has passed, it ends or lapses first, and
-    /// those who stood behind it are served.
+    /// The session of this id, brought up to date.
     pub(super) fn settled_session(&mut self, id: SessionId) -> Result<SessionNumber, Refusal> {
-        let number = self.known(id)?;
+        self.settle_session(self.known(id)?);
+        self.known(id)
+    }
+
+    /// Ends what is due of this session and has not been cleared away yet, and serves those who stood behind
+    /// it. After this nothing of it can end in the middle of its own command, and a session that an acquire
+    /// opened not with its last lease or wait.
+    pub(super) fn settle_session(&mut self, number: SessionNumber) {
+        if !self.clearing() {
+            return;
+        }
         if self.is_due(number) {
             self.clear_ended_session(number);
             self.serve_freed();
         }
-        self.known(id)
+        let Some(session) = self.state.sessions.get(number) else { return };
+        let leases = session.leases.clone();
+        let waiters: Vec<_> = session.more.iter().flat_map(|more| &more.waiters).copied().collect();
+        for resource in leases {
+            self.settle(resource);
+        }
+        for waiter in waiters {
+            self.settle_waiter(waiter);
+        }
     }
 
     pub(super) fn session(&self, number: SessionNumber) -> &Session {
@@ -326,12 +343,13 @@ impl Machine {
     }
 
     /// Brings the index up to a deadline that moved, or ends the session. Returns how much was cleared away.
-    pub(super) fn session_due(&mut self, number: SessionNumber) -> i64 {
+    pub(super) fn session_due(&mut self, number: SessionNumber, place: ClusterTime) -> i64 {
         self.indexed.remove(number);
         let Some(due_at) = self.session_due_at(number) else { return 0 };
-        if due_at > self.state.time {
-            // This must count as nothing cleared: another replica may have made its index again from a
-            // snapshot, where the place is exact, and has to clear the same records in the same entry.
+        if due_at > place {
+            // Even if it is due as well, it is not its turn yet, and this counts as nothing cleared: another
+            // replica may have made its index again from a snapshot, where every place is exact, and has to
+            // clear the same records in the same order, as many in each entry.
             self.deadlines.add(due_at, Due::Session(number));
             self.indexed.insert(number, due_at);
             return 0;

@@ -13,6 +13,7 @@ use crate::command::{KindSetting, Mode};
 use crate::event::Event;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName};
 use crate::numbers::{Generation, Revision, SessionId, SessionNumber, Token};
+use crate::time::ClusterTime;
 
 /// A resource as anybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +120,10 @@ impl Machine {
         place.is_some_and(|place| {
             let waiter = self.waiter(place.waiter);
             let due = waiter.until.is_some_and(|until| until <= self.state.time);
-            !due && self.is_live(waiter.session) && self.can_grant(place)
+            // A rest that is over serves the line when it is cleared away, which may not have been its turn yet.
+            let rests = |resource: &ResourceNumber| self.resource(*resource).delayed_until().is_some();
+            let may_go = self.state.grants_from == ClusterTime::ZERO && !waiter.resources.iter().any(rests);
+            may_go && !due && self.is_live(waiter.session) && self.can_grant(place)
         })
     }
 

@@ -5,6 +5,7 @@
 //! first of them all is first in each of its own, and nobody waits in a circle. The command that frees a
 //! resource grants it to the next in line in the same step: nobody polls, and no crash falls in between.
 
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -117,31 +118,42 @@ impl Machine {
         }
     }
 
-    /// Serves the lines of everything that may have become free, until no one in them can move.
+    /// Serves the lines of everything that may have become free, until no one in them can move: whoever
+    /// comes first in the one order over all lines goes first.
     pub(super) fn serve_freed(&mut self) {
-        while let Some(resource) = self.freed.pop_first() {
-            while let Some(place) = self.state.resources.get(resource).and_then(Resource::first_in_line) {
-                let waiter = self.waiter(place.waiter);
-                let (session, mode) = (waiter.session, waiter.mode);
-                if !self.is_live(session) {
-                    // It died in the queue: nobody grants to the dead.
-                    self.clear_ended_session(session);
-                } else if waiter.until.is_some_and(|until| until <= self.state.time) {
-                    self.wait_due(place.waiter);
-                } else if let Some(kept) = self.kept_by_lapsed(place) {
-                    self.take_over_lapsed(kept, mode);
-                } else if self.can_grant(place) {
-                    self.grant_waiter(place.waiter, None);
-                } else {
-                    break;
-                }
+        let mut firsts: BTreeSet<Place> = BTreeSet::new();
+        loop {
+            for resource in core::mem::take(&mut self.freed) {
+                firsts.extend(self.state.resources.get(resource).and_then(Resource::first_in_line));
+            }
+            let Some(place) = firsts.pop_first() else { return };
+            let Some(waiter) = self.state.waiters.get(place.waiter) else { continue };
+            let (session, mode) = (waiter.session, waiter.mode);
+            if !self.is_live(session) {
+                // It died in the queue: nobody grants to the dead.
+                self.clear_ended_session(session);
+            } else if waiter.until.is_some_and(|until| until <= self.state.time) {
+                self.wait_due(place.waiter);
+            } else if let Some(kept) = self.kept_by_lapsed(place) {
+                self.take_over_lapsed(kept, mode);
+                firsts.insert(place);
+            } else if self.can_grant(place) {
+                self.grant_waiter(place.waiter, None);
             }
         }
     }
 
+    /// Whether the first in line has ended or waited long enough, and its record does not say so yet.
+    pub(super) fn first_in_line_has_ended(&self, resource: ResourceNumber) -> bool {
+        self.resource(resource).first_in_line().is_some_and(|place| {
+            let waiter = self.waiter(place.waiter);
+            !self.is_live(waiter.session) || waiter.until.is_some_and(|until| until <= self.state.time)
+        })
+    }
+
     /// Brings a waiter up to date: what is due where it stands ends first, its own time included.
     pub(super) fn settle_waiter(&mut self, number: WaiterNumber) {
-        if !self.clearing() {
+        if !self.clearing() || self.state.waiters.get(number).is_none() {
             return;
         }
         if self.waiter(number).until.is_some_and(|until| until <= self.state.time) {
@@ -153,12 +165,13 @@ impl Machine {
         }
     }
 
-    /// A resource that this waiter cannot have because lapsed sessions hold it: it is their contender.
+    /// A resource that this waiter is next for and that lapsed sessions hold: it is their contender.
     fn kept_by_lapsed(&self, place: Place) -> Option<ResourceNumber> {
         let waiter = self.waiter(place.waiter);
         waiter.resources.iter().copied().filter(|_| self.lapsed_sessions > 0).find(|resource| {
             let resource = self.resource(*resource);
-            !self.has_room(resource, waiter.mode)
+            resource.first_in_line() == Some(place)
+                && !self.has_room(resource, waiter.mode)
                 && resource.holds.iter().any(|hold| self.pulse(hold.session).lapsed)
         })
     }

@@ -210,6 +210,9 @@ impl Story {
                 text
             }
             Done::BarrierTaken { token } => format!("barrier={token}"),
+            Done::Restored { token_floor, grants_in } => {
+                format!("restored  token_floor={token_floor}  grants_in={}", length(*grants_in))
+            }
         }
     }
 
@@ -252,6 +255,10 @@ impl Story {
             Refusal::InUse { resource } => line!("in_use", resource),
             Refusal::NotFound => "not_found".into(),
             Refusal::Restoring { remaining } => format!("restoring  remaining={}", length(*remaining)),
+            Refusal::FloorTooLow { floor, issued } => {
+                format!("floor_too_low  floor={floor}  issued={issued}")
+            }
+            Refusal::NotEmpty => "not_empty".into(),
             Refusal::TokensExhausted => "tokens_exhausted".into(),
         }
     }

@@ -1,0 +1,673 @@
+//! Leases and lines of the reference.
+
+use std::time::Duration;
+
+use tenure_core::state::{FenceRecord, Transition};
+use tenure_core::*;
+
+use super::{Lease, Model, Resource, Waiter};
+
+impl Model {
+    pub(super) fn find(&self, name: &ResourceName) -> Option<usize> {
+        self.resources.iter().position(|resource| resource.name == *name)
+    }
+
+    pub(super) fn named(&mut self, name: &ResourceName) -> usize {
+        self.find(name).unwrap_or_else(|| {
+            self.resources.push(Resource {
+                name: name.clone(),
+                kind: None,
+                generation: 0,
+                last_token: 0,
+                delayed_until: None,
+                slot_tokens: vec![],
+                fences: vec![],
+                history: vec![],
+            });
+            self.resources.len() - 1
+        })
+    }
+
+    /// The leases of a resource, by slot, then the oldest first.
+    fn leases_on(&self, resource: usize) -> Vec<&Lease> {
+        let mut leases: Vec<&Lease> = self.leases.iter().filter(|lease| lease.resource == resource).collect();
+        leases.sort_by_key(|lease| lease.slot);
+        leases
+    }
+
+    pub(super) fn leases_of_session(&self, session: u64) -> Vec<Lease> {
+        let mut leases: Vec<Lease> =
+            self.leases.iter().filter(|lease| lease.session == session).cloned().collect();
+        leases.sort_by_key(|lease| lease.resource);
+        leases
+    }
+
+    pub(super) fn lease_with(&self, resource: usize, token: u64) -> &Lease {
+        let found = self.leases.iter().find(|lease| lease.resource == resource && lease.token.get() == token);
+        found.expect("it is due, so it is held")
+    }
+
+    fn lease_of(&self, resource: usize, session: u64) -> Option<&Lease> {
+        self.leases.iter().find(|lease| lease.resource == resource && lease.session == session)
+    }
+
+    fn lease_of_mut(&mut self, resource: usize, session: u64) -> &mut Lease {
+        let mut leases = self.leases.iter_mut();
+        leases.find(|lease| lease.resource == resource && lease.session == session).expect("it is held")
+    }
+
+    /// Whether those who hold the resource leave room for one more in this mode.
+    fn has_room(&self, resource: usize, mode: Mode) -> bool {
+        let leases = self.leases_on(resource);
+        match mode {
+            Mode::Exclusive => leases.is_empty(),
+            Mode::Shared => leases.iter().all(|lease| lease.mode == Mode::Shared),
+            Mode::Slots(slots) => leases.len() < slots as usize,
+        }
+    }
+
+    fn rests(&self, resource: usize) -> Option<ClusterTime> {
+        self.resources[resource].delayed_until.filter(|until| *until > self.time)
+    }
+
+    /// Everyone in line for a resource, the next first: priority, then arrival.
+    fn line(&self, resource: usize) -> Vec<&Waiter> {
+        let mut line: Vec<&Waiter> =
+            self.waiters.iter().filter(|waiter| waiter.resources.contains(&resource)).collect();
+        line.sort_by_key(|waiter| (std::cmp::Reverse(waiter.policies.priority), waiter.arrival));
+        line
+    }
+
+    /// Whether a lease has not ended by now, even if it is still listed.
+    fn counts(&self, lease: &Lease) -> bool {
+        let session = self.session(lease.session);
+        let due_at = self.due_at(session);
+        let hard_limit = session.lapsed.or_else(|| self.hard_limit(lease.session));
+        let hard_end = hard_limit.map(|limit| session.deadline.plus(limit - session.ttl));
+        let kept = lease.policies.hard_limit.is_some() && hard_end.is_some_and(|end| end > self.time);
+        (due_at > self.time || kept) && lease.notice.is_none_or(|(_, ends_at)| ends_at > self.time)
+    }
+
+    fn holding(&self, lease: &Lease) -> Holding {
+        let session = self.session(lease.session);
+        let ends_at = lease.notice.map_or(session.deadline, |(_, ends_at)| ends_at);
+        Holding {
+            session: session.id.number,
+            holder: session.holder.clone(),
+            mode: lease.mode,
+            slot: lease.slot,
+            token: lease.token,
+            generation: Generation::new(lease.generation),
+            remaining: ends_at.remaining_at(self.time),
+            ttl: session.ttl,
+            held_for: self.time.since(lease.since),
+            notice: lease.notice.map(|(why, _)| why),
+            lapsed: !self.is_live(lease.session),
+        }
+    }
+
+    fn held(&self, resource: usize, waited: Duration) -> Refusal {
+        let leases = self.leases_on(resource);
+        let by = leases.into_iter().find(|lease| self.counts(lease));
+        Refusal::Held {
+            resource: self.resources[resource].name.clone(),
+            by: by.map(|lease| Box::new(self.holding(lease))),
+            waited,
+        }
+    }
+
+    fn grant_of(&self, lease: &Lease, waited: Duration) -> Grant {
+        let session = self.session(lease.session);
+        let ends_at = lease.notice.map_or(session.deadline, |(_, ends_at)| ends_at);
+        Grant {
+            resource: self.resources[lease.resource].name.clone(),
+            session: session.id,
+            holder: session.holder.clone(),
+            mode: lease.mode,
+            slot: lease.slot,
+            token: lease.token,
+            generation: Generation::new(lease.generation),
+            remaining: ends_at.remaining_at(self.time),
+            ttl: session.ttl,
+            waited,
+        }
+    }
+
+    pub(super) fn queued(&self, arrival: u64) -> Done {
+        let waiter = self.waiters.iter().find(|waiter| waiter.arrival == arrival).expect("it waits");
+        let ahead = waiter.resources.iter().map(|resource| {
+            self.line(*resource).iter().position(|other| other.arrival == arrival).expect("it is in line")
+        });
+        let session = self.session(waiter.session);
+        Done::Queued { session: session.id, ttl: session.ttl, ahead: ahead.max().unwrap_or(0) as u32 }
+    }
+
+    pub(super) fn acquire(&mut self, mut acquire: Acquire) -> Answer {
+        if acquire.resources.is_empty() {
+            return Err(Refusal::Invalid("an acquire names at least one resource"));
+        }
+        let twice = |name| acquire.resources.iter().filter(|other| *other == name).count() > 1;
+        if acquire.resources.iter().any(twice) {
+            return Err(Refusal::Invalid("an acquire names each resource once"));
+        }
+        if acquire.wait == Wait::For(Duration::ZERO) {
+            acquire.wait = Wait::No;
+        }
+        match acquire.by.clone() {
+            AcquireBy::Session(by) => {
+                self.numbered(by, true, |model, session| model.acquire_for(session, by.number, &acquire))
+            }
+            AcquireBy::Opening(open) => {
+                Self::check_ttl(open.ttl)?;
+                Self::check_policies(&acquire.policies, open.ttl)?;
+                let number = open.number;
+                if self.opened_before(&open)?.is_none() {
+                    self.check_kinds(&acquire)?;
+                    self.contest(&acquire);
+                    if acquire.wait == Wait::No {
+                        self.grantable(&acquire)?;
+                    }
+                }
+                let session = self.open(open, true)?;
+                match self.acquire_for(session, None, &acquire) {
+                    Ok(Done::Granted { grants, .. }) => {
+                        let noticed = self.leases_of_session(session).iter().any(|l| l.notice.is_some());
+                        let news = noticed || !self.session(session).news.is_empty();
+                        Ok(Done::Granted { grants, opened: (!news).then_some(number) })
+                    }
+                    Err(refusal) => {
+                        self.end_if_implicit_and_idle(session, EndReason::Released);
+                        Err(refusal)
+                    }
+                    queued => queued,
+                }
+            }
+        }
+    }
+
+    fn check_policies(policies: &Policies, ttl: Duration) -> Result<(), Refusal> {
+        if policies.max_hold.is_some_and(|max_hold| max_hold <= ttl) {
+            return Err(Refusal::Invalid(
+                "max_hold must be above the TTL: notice is given one TTL before it",
+            ));
+        }
+        if policies.hard_limit.is_some_and(|hard_limit| hard_limit <= ttl) {
+            return Err(Refusal::Invalid("hard_limit must be above the TTL, which is the soft limit"));
+        }
+        Ok(())
+    }
+
+    fn check_kinds(&self, acquire: &Acquire) -> Result<(), Refusal> {
+        for name in &acquire.resources {
+            let Some(i) = self.find(name) else { continue };
+            let awaited = self.line(i).first().map(|waiter| waiter.mode.kind());
+            match self.resources[i].kind.or(awaited) {
+                Some(is) if is != acquire.mode.kind() => {
+                    return Err(Refusal::WrongKind { resource: name.clone(), is });
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A contender ends the lapsed sessions that leave no room for it.
+    fn contest(&mut self, acquire: &Acquire) {
+        for name in &acquire.resources {
+            if let Some(i) = self.find(name) {
+                self.take_over_lapsed(i, acquire.mode);
+            }
+        }
+        self.serve();
+    }
+
+    fn take_over_lapsed(&mut self, resource: usize, mode: Mode) {
+        while !self.has_room(resource, mode) {
+            let leases = self.leases_on(resource);
+            let lapsed = leases.iter().find(|lease| self.session(lease.session).lapsed.is_some());
+            let Some(session) = lapsed.map(|lease| lease.session) else { return };
+            self.end_session(session, EndReason::TakenOver);
+        }
+    }
+
+    fn grantable(&self, acquire: &Acquire) -> Result<(), Refusal> {
+        for name in &acquire.resources {
+            let Some(i) = self.find(name) else { continue };
+            if let Some(until) = self.rests(i) {
+                let remaining = until.remaining_at(self.time);
+                return Err(Refusal::Delayed { resource: name.clone(), remaining });
+            }
+            let others_first = self
+                .line(i)
+                .first()
+                .is_some_and(|first| first.policies.priority >= acquire.policies.priority);
+            if others_first || !self.has_room(i, acquire.mode) {
+                return Err(self.held(i, Duration::ZERO));
+            }
+        }
+        Ok(())
+    }
+
+    fn acquire_for(&mut self, session: u64, number: Option<u64>, acquire: &Acquire) -> Answer {
+        Self::check_policies(&acquire.policies, self.session(session).ttl)?;
+        self.check_kinds(acquire)?;
+        let asked: Vec<Option<usize>> = acquire.resources.iter().map(|name| self.find(name)).collect();
+
+        let holds = |i: &Option<usize>| i.and_then(|i| self.lease_of(i, session));
+        if let Some(first) = asked.iter().find_map(holds) {
+            let all: Option<Vec<&Lease>> = asked.iter().map(holds).collect();
+            let all = all.filter(|leases| leases.iter().all(|lease| lease.mode == acquire.mode));
+            let Some(all) = all.filter(|_| number.is_none() || acquire.policies.reentrant) else {
+                return Err(self.held(first.resource, Duration::ZERO));
+            };
+            let grants = all.iter().map(|lease| self.grant_of(lease, Duration::ZERO)).collect();
+            if number.is_some() {
+                for i in asked.into_iter().flatten() {
+                    self.lease_of_mut(i, session).reentered += 1;
+                }
+            }
+            return Ok(Done::Granted { grants, opened: None });
+        }
+        for waiter in self.waiters.iter().filter(|waiter| waiter.session == session) {
+            let twice = asked.iter().flatten().find(|i| waiter.resources.contains(i));
+            if let Some(twice) = twice {
+                let same = waiter.resources.iter().copied().map(Some).collect::<Vec<_>>() == asked
+                    && waiter.mode == acquire.mode;
+                return if same && number.is_none() && waiter.number.is_none() {
+                    Ok(self.queued(waiter.arrival))
+                } else {
+                    Err(self.held(*twice, Duration::ZERO))
+                };
+            }
+        }
+
+        self.contest(acquire);
+        match self.grantable(acquire) {
+            Err(refusal) if acquire.wait == Wait::No => Err(refusal),
+            Err(_) => {
+                let resources = acquire.resources.iter().map(|name| self.named(name)).collect();
+                self.arrived += 1;
+                self.raise();
+                self.waiters.push(Waiter {
+                    arrival: self.arrived,
+                    session,
+                    number,
+                    resources,
+                    mode: acquire.mode,
+                    policies: acquire.policies,
+                    fences: acquire.fences.clone(),
+                    since: self.time,
+                    until: match acquire.wait {
+                        Wait::For(length) => Some(self.time.plus(length)),
+                        _ => None,
+                    },
+                });
+                Ok(self.queued(self.arrived))
+            }
+            Ok(()) => {
+                let resources: Vec<usize> = acquire.resources.iter().map(|name| self.named(name)).collect();
+                let grants = resources
+                    .into_iter()
+                    .map(|i| {
+                        self.grant(i, session, acquire.mode, None, acquire.policies, &acquire.fences);
+                        let lease = self.lease_of(i, session).expect("just granted");
+                        self.grant_of(lease, Duration::ZERO)
+                    })
+                    .collect();
+                Ok(Done::Granted { grants, opened: None })
+            }
+        }
+    }
+
+    fn grant(
+        &mut self,
+        resource: usize,
+        session: u64,
+        mode: Mode,
+        slot: Option<Slot>,
+        policies: Policies,
+        fences: &[FenceName],
+    ) {
+        self.last_token += 1;
+        let token = Token::try_from(self.last_token).expect("tokens are left");
+        let taken: Vec<Option<Slot>> = self.leases_on(resource).iter().map(|lease| lease.slot).collect();
+        let slot = match mode {
+            Mode::Slots(slots) => {
+                slot.or_else(|| (0..slots).map(Slot::new).find(|slot| !taken.contains(&Some(*slot))))
+            }
+            _ => None,
+        };
+        let record = &mut self.resources[resource];
+        record.kind = Some(mode.kind());
+        record.generation += 1;
+        record.last_token = token.get();
+        if let Some(slot) = slot {
+            record.slot_tokens.retain(|(known, _)| *known != slot);
+            record.slot_tokens.push((slot, token));
+        }
+        for fence in fences {
+            if !record.fences.iter().any(|(known, _)| known == fence) {
+                record.fences.push((fence.clone(), vec![]));
+            }
+        }
+        let generation = record.generation;
+        self.leases.push(Lease {
+            resource,
+            session,
+            token,
+            generation,
+            mode,
+            slot,
+            since: self.time,
+            policies,
+            reentered: 0,
+            notice: None,
+        });
+        let revision = self.raise();
+        self.session_mut(session).last_lease_revision = revision;
+    }
+
+    fn grant_waiter(&mut self, arrival: u64, slot: Option<Slot>) -> Vec<Grant> {
+        let at = self.waiters.iter().position(|waiter| waiter.arrival == arrival).expect("it waits");
+        let waiter = self.waiters.remove(at);
+        // Who waited has waited at least a moment.
+        let waited = self.time.since(waiter.since).max(Duration::from_micros(1));
+        let mut grants = Vec::new();
+        for i in &waiter.resources {
+            self.grant(*i, waiter.session, waiter.mode, slot, waiter.policies, &waiter.fences);
+            let lease = self.lease_of(*i, waiter.session).expect("just granted");
+            grants.push(self.grant_of(lease, waited));
+        }
+        let answer = Ok(Done::Granted { grants: grants.clone(), opened: None });
+        self.remember_if_awaited(waiter.session, waiter.number, answer);
+        grants
+    }
+
+    /// Grants whatever can be granted to those in line, in the one order over all lines, until nobody can
+    /// move. Whoever is next for what a lapsed session holds is its contender.
+    pub(super) fn serve(&mut self) {
+        'again: loop {
+            let mut everyone = self.waiters.clone();
+            everyone.sort_by_key(|waiter| (std::cmp::Reverse(waiter.policies.priority), waiter.arrival));
+            for waiter in everyone {
+                let kept = waiter.resources.iter().copied().find(|i| {
+                    let lapsed = |lease: &&Lease| self.session(lease.session).lapsed.is_some();
+                    self.is_first(*i, &waiter)
+                        && !self.has_room(*i, waiter.mode)
+                        && self.leases_on(*i).iter().any(lapsed)
+                });
+                if let Some(kept) = kept {
+                    self.take_over_lapsed(kept, waiter.mode);
+                    continue 'again;
+                }
+                if self.can_grant(&waiter) {
+                    self.grant_waiter(waiter.arrival, None);
+                    continue 'again;
+                }
+            }
+            return;
+        }
+    }
+
+    fn is_first(&self, resource: usize, waiter: &Waiter) -> bool {
+        self.line(resource).first().is_some_and(|first| first.arrival == waiter.arrival)
+    }
+
+    fn can_grant(&self, waiter: &Waiter) -> bool {
+        waiter
+            .resources
+            .iter()
+            .all(|i| self.is_first(*i, waiter) && self.has_room(*i, waiter.mode) && self.rests(*i).is_none())
+    }
+
+    pub(super) fn leave_line(&mut self, arrival: u64) {
+        self.waiters.retain(|waiter| waiter.arrival != arrival);
+        self.raise();
+    }
+
+    pub(super) fn wait_due(&mut self, arrival: u64) {
+        let waiter = self.waiters.iter().find(|waiter| waiter.arrival == arrival).expect("it waits").clone();
+        let waited = self.time.since(waiter.since);
+        let held = |i: &&usize| self.leases_on(**i).iter().any(|lease| self.counts(lease));
+        let blocking = *waiter.resources.iter().find(held).unwrap_or(&waiter.resources[0]);
+        let refusal = self.held(blocking, waited);
+        self.leave_line(arrival);
+        self.remember_if_awaited(waiter.session, waiter.number, Err(refusal));
+        self.end_if_implicit_and_idle(waiter.session, EndReason::Expired);
+    }
+
+    pub(super) fn end_lease(
+        &mut self,
+        resource: usize,
+        session: u64,
+        why: EndReason,
+        asked: bool,
+        session_ends: bool,
+    ) {
+        let lease = self.lease_of(resource, session).expect("it is held").clone();
+        let fences = &self.resources[resource].fences;
+        let armed =
+            !fences.is_empty() && fences.iter().all(|(_, armed)| armed.contains(&(lease.slot, lease.token)));
+        let unclean = !asked && !matches!(why, EndReason::Released | EndReason::Transferred);
+        if let Some(delay) = lease.policies.lock_delay
+            && unclean
+            && !(why == EndReason::Died && armed)
+        {
+            let until = self.time.plus(delay);
+            let delayed = &mut self.resources[resource].delayed_until;
+            *delayed = Some(delayed.map_or(until, |old| old.max(until)));
+        }
+        self.leases.retain(|other| other.token != lease.token);
+        let revision = self.raise();
+        let holder = self.session(session).holder.clone();
+        let record = &mut self.resources[resource];
+        record.history.push(Transition {
+            token: lease.token,
+            generation: Generation::new(lease.generation),
+            session: SessionNumber::new(session),
+            holder,
+            mode: lease.mode,
+            slot: lease.slot,
+            from: lease.since,
+            to: self.time,
+            from_wall: WallTime::default(),
+            to_wall: WallTime::default(),
+            why,
+            reason: None,
+        });
+        let name = record.name.clone();
+        let session = self.session_mut(session);
+        session.last_lease_revision = revision;
+        if !asked && !session_ends {
+            session.news.push((revision, name, lease.token, why));
+        }
+    }
+
+    pub(super) fn give_back(&mut self, session: u64, name: &ResourceName, token: Option<Token>) -> bool {
+        let Some(lease) = self.find(name).and_then(|i| self.lease_of(i, session)).cloned() else {
+            return false;
+        };
+        if token.is_some_and(|token| token != lease.token) {
+            return false;
+        }
+        match lease.notice {
+            None if lease.reentered > 0 => self.lease_of_mut(lease.resource, session).reentered -= 1,
+            None => self.end_lease(lease.resource, session, EndReason::Released, true, false),
+            Some((why, _)) => self.end_lease(lease.resource, session, why, true, false),
+        }
+        true
+    }
+
+    pub(super) fn transfer(&mut self, session: u64, name: &ResourceName, to: SessionNumber) -> Answer {
+        let held = self.find(name).and_then(|i| self.lease_of(i, session)).cloned();
+        let lease = held.ok_or(Refusal::NotHeld { resource: name.clone() })?;
+        if lease.notice.is_some() {
+            return Err(Refusal::UnderNotice { resource: name.clone() });
+        }
+        if lease.mode == Mode::Shared {
+            return Err(Refusal::Invalid("a shared lease cannot be transferred: it carries no authority"));
+        }
+        let ready = self.waiters.iter().find(|waiter| {
+            waiter.session == to.get() && waiter.resources == [lease.resource] && waiter.mode == lease.mode
+        });
+        let Some(arrival) = ready.filter(|_| self.is_live(to.get())).map(|waiter| waiter.arrival) else {
+            return Err(Refusal::NotReady { resource: name.clone(), session: to });
+        };
+        self.end_lease(lease.resource, session, EndReason::Transferred, true, false);
+        let grant = self.grant_waiter(arrival, lease.slot).remove(0);
+        self.end_if_implicit_and_idle(session, EndReason::Released);
+        Ok(Done::Transferred(Box::new(grant)))
+    }
+
+    pub(super) fn give_notice(&mut self, resource: usize, session: u64, why: EndReason) {
+        let deadline = self.session(session).deadline;
+        if deadline <= self.time {
+            self.end_lease(resource, session, why, false, false);
+            self.end_if_implicit_and_idle(session, why);
+            return;
+        }
+        let lease = self.lease_of_mut(resource, session);
+        if lease.notice.is_none() {
+            lease.notice = Some((why, deadline));
+            let revision = self.raise();
+            self.session_mut(session).last_lease_revision = revision;
+        }
+    }
+
+    pub(super) fn revoke(
+        &mut self,
+        name: &ResourceName,
+        session: Option<SessionNumber>,
+        now: bool,
+    ) -> Answer {
+        let i = self.find(name).ok_or(Refusal::NotFound)?;
+        let leases: Vec<Lease> = self.leases_on(i).into_iter().cloned().collect();
+        let leases: Vec<Lease> = leases
+            .into_iter()
+            .filter(|lease| session.is_none_or(|session| session.get() == lease.session))
+            .collect();
+        let mut holdings = Vec::new();
+        for lease in &leases {
+            let before = self.holding(lease);
+            if now {
+                self.end_lease(i, lease.session, EndReason::Revoked, false, false);
+                self.end_if_implicit_and_idle(lease.session, EndReason::Revoked);
+                holdings.push(before);
+            } else {
+                self.give_notice(i, lease.session, EndReason::Revoked);
+                let after = self.lease_of(i, lease.session).map(|lease| self.holding(lease));
+                holdings.push(after.unwrap_or(before));
+            }
+        }
+        let token = (now && !leases.is_empty()).then(|| {
+            let slots: Vec<Slot> = leases.iter().filter_map(|lease| lease.slot).collect();
+            self.token_for_nobody(i, &slots)
+        });
+        Ok(Done::Revoked { holdings, token })
+    }
+
+    fn token_for_nobody(&mut self, resource: usize, slots: &[Slot]) -> Token {
+        self.last_token += 1;
+        let token = Token::try_from(self.last_token).expect("tokens are left");
+        let record = &mut self.resources[resource];
+        record.last_token = token.get();
+        for (slot, newest) in &mut record.slot_tokens {
+            if slots.contains(slot) {
+                *newest = token;
+            }
+        }
+        self.raise();
+        token
+    }
+
+    pub(super) fn barrier(&mut self, name: &ResourceName) -> Answer {
+        if self.find(name).is_some_and(|i| !self.leases_on(i).is_empty()) {
+            return Err(Refusal::InUse { resource: name.clone() });
+        }
+        let i = self.named(name);
+        let slots: Vec<Slot> = self.resources[i].slot_tokens.iter().map(|(slot, _)| *slot).collect();
+        Ok(Done::BarrierTaken { token: self.token_for_nobody(i, &slots) })
+    }
+
+    /// The session that may write to this scope with this token.
+    pub(super) fn writer(&self, scope: &Scope, token: Token) -> Result<u64, Refusal> {
+        let unknown = Refusal::UnknownToken { presented: token };
+        let i = self.find(&scope.resource).ok_or(unknown.clone())?;
+        if let Some(lease) = self.leases_on(i).into_iter().find(|lease| lease.token == token) {
+            if lease.mode == Mode::Shared || lease.slot != scope.slot {
+                return Err(unknown);
+            }
+            let live = self.is_live(lease.session);
+            return if live { Ok(lease.session) } else { Err(Refusal::LeaseEnded { presented: token }) };
+        }
+        let newest = match scope.slot {
+            None => Token::try_from(self.resources[i].last_token).ok(),
+            Some(slot) => {
+                let tokens = &self.resources[i].slot_tokens;
+                tokens.iter().find(|(known, _)| *known == slot).map(|(_, token)| *token)
+            }
+        };
+        match newest {
+            Some(seen) if seen > token => Err(Refusal::StaleToken { presented: token, seen }),
+            Some(seen) if seen == token => Err(Refusal::LeaseEnded { presented: token }),
+            _ => Err(unknown),
+        }
+    }
+
+    pub(super) fn arm(&mut self, scope: &Scope, fence: &FenceName, token: Token) -> Answer {
+        let i = self.find(&scope.resource).ok_or(Refusal::NotFound)?;
+        self.writer(scope, token)?;
+        let fences = &mut self.resources[i].fences;
+        let at = fences.iter().position(|(known, _)| known == fence).unwrap_or_else(|| {
+            fences.push((fence.clone(), vec![]));
+            fences.len() - 1
+        });
+        let armed = &mut fences[at].1;
+        if !armed.contains(&(scope.slot, token)) {
+            armed.retain(|(slot, _)| *slot != scope.slot);
+            armed.push((scope.slot, token));
+            self.raise();
+        }
+        Ok(Done::Nothing)
+    }
+
+    pub fn lease_view(&self, name: &ResourceName) -> Option<LeaseView> {
+        let i = self.find(name)?;
+        let resource = &self.resources[i];
+        let mut fences: Vec<(FenceName, FenceRecord)> = resource
+            .fences
+            .iter()
+            .map(|(name, armed)| {
+                let armed = armed.iter().copied().collect();
+                (name.clone(), FenceRecord { armed, ..FenceRecord::default() })
+            })
+            .collect();
+        fences.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let waiter = |waiter: &&Waiter| WaiterView {
+            session: SessionNumber::new(waiter.session),
+            holder: self.session(waiter.session).holder.clone(),
+            mode: waiter.mode,
+            priority: waiter.policies.priority,
+            waited: self.time.since(waiter.since),
+            remaining: waiter.until.map(|until| until.remaining_at(self.time)),
+            resources: waiter.resources.iter().map(|i| self.resources[*i].name.clone()).collect(),
+        };
+        Some(LeaseView {
+            resource: name.clone(),
+            kind: resource.kind,
+            holders: self.leases_on(i).into_iter().map(|lease| self.holding(lease)).collect(),
+            token: Token::try_from(resource.last_token).ok(),
+            generation: Generation::new(resource.generation),
+            waiters: self.line(i).iter().map(waiter).collect(),
+            delayed: self.rests(i).map(|until| until.remaining_at(self.time)),
+            fences,
+        })
+    }
+
+    pub fn history(&self, name: &ResourceName) -> Option<Vec<Transition>> {
+        let past = self.resources[self.find(name)?].history.clone();
+        // The machine keeps the newest; so must whoever compares.
+        let keep = Limits::default().history_per_resource_max as usize;
+        Some(past[past.len().saturating_sub(keep)..].to_vec())
+    }
+}
