@@ -58,9 +58,10 @@ impl<K, T> Default for Shelf<K, T> {
 impl<K: Key, T: Clone + PartialEq> PartialEq for Shelf<K, T> {
     fn eq(&self, other: &Self) -> bool {
         self.len == other.len
-            && self.iter().map(|(key, record)| (key.number(), record)).eq(other
+            && self
                 .iter()
-                .map(|(key, record)| (key.number(), record)))
+                .map(|(key, record)| (key.number(), record))
+                .eq(other.iter().map(|(key, record)| (key.number(), record)))
     }
 }
 
