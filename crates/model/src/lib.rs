@@ -21,6 +21,7 @@ pub mod fences;
 pub mod minds;
 mod mutation;
 mod rebase;
+mod rules;
 mod stage;
 pub mod twin;
 mod world;
