@@ -65,6 +65,7 @@ stories! {
     compare_and_set
     contender_takes_over_a_lapsed_lease
     dead_first_in_line_keeps_nobody_waiting
+    dead_waiter_that_is_not_cleared_yet_gets_nothing
     directed_transfer_to_a_ready_session
     ephemeral_registers_go_with_their_session
     every_numbered_command_is_done_once
