@@ -7,7 +7,20 @@ use tenure_core::{HolderName, Moment, Permit, Scope, Token};
 
 /// The right to write under a token. A closed set: a [`Permit`] (the holder itself, with time left), a
 /// [`VerifiedSequencer`](crate::VerifiedSequencer) (somebody else, with a signature), or [`Unchecked`]
-/// (the caller takes the blame). A reader's permit is not in the set, so sharers cannot write.
+/// (the caller takes the blame). A reader's permit is not in the set, so sharers cannot write; nor is a number.
+///
+/// ```
+/// fn write(_: impl tenure_fence::Authority) {}
+/// fn holder(permit: tenure_core::Permit) { write(permit) }
+/// ```
+/// ```compile_fail
+/// fn write(_: impl tenure_fence::Authority) {}
+/// fn reader(permit: tenure_core::ReadPermit) { write(permit) }
+/// ```
+/// ```compile_fail
+/// fn write(_: impl tenure_fence::Authority) {}
+/// fn number(token: tenure_core::Token) { write(token) }
+/// ```
 pub trait Authority: sealed::Sealed + Sync {
     /// What the write is guarded by.
     fn scope(&self) -> &Scope;

@@ -30,6 +30,8 @@ CREATE TABLE ledger.events_2 PARTITION OF ledger.events FOR VALUES FROM (10) TO 
 CREATE TABLE ledger.events_2a PARTITION OF ledger.events_2 FOR VALUES FROM (10) TO (20);
 CREATE TABLE ledger.plain_parent (id int, note text);
 CREATE TABLE ledger.plain_child () INHERITS (ledger.plain_parent);
+CREATE TABLE ledger.lone_parent (id int, note text);
+CREATE TABLE ledger.lone_child () INHERITS (ledger.lone_parent);
 CREATE TABLE ledger.inbox (id int);
 CREATE VIEW ledger.entries_view AS SELECT id, account, amount FROM ledger.entries;
 CREATE VIEW ledger.ruled AS SELECT id FROM ledger.entries;
@@ -49,6 +51,7 @@ INSERT INTO ledger.entries VALUES (1, 1, 10), (2, 2, 20);
 INSERT INTO ledger.events VALUES (1, 1, 'a'), (2, 11, 'b');
 INSERT INTO ledger.plain_parent VALUES (1, 'p');
 INSERT INTO ledger.plain_child VALUES (2, 'c');
+INSERT INTO ledger.lone_child VALUES (3, 'l');
 ";
 
 /// Write paths that know nothing of tokens. Each changes a guarded table, if it is let.
@@ -95,6 +98,7 @@ const PATHS: &[(&str, &str)] = &[
     ("row that moves between partitions", "UPDATE ledger.events SET day = 12 WHERE id = 1"),
     ("truncate of a partition", "TRUNCATE ledger.events_1"),
     ("inherited child through its parent", "UPDATE ledger.plain_parent SET note = 'x' WHERE id = 2"),
+    ("child of a parent that is not guarded", "UPDATE ledger.lone_parent SET note = 'x'"),
     ("inherited child by name", "DELETE FROM ledger.plain_child"),
     ("several statements in one message", "SELECT 1; INSERT INTO ledger.entries (id) VALUES (11); SELECT 2"),
 ];
@@ -149,7 +153,7 @@ impl Ledger {
     }
 
     fn plan(&self) -> Install {
-        let tables = ["ledger.entries", "ledger.events", "ledger.plain_parent"];
+        let tables = ["ledger.entries", "ledger.events", "ledger.plain_parent", "ledger.lone_child"];
         Install {
             tables: tables.map(str::to_owned).into(),
             scope: scope(),
@@ -378,7 +382,7 @@ async fn partitions_made_later_are_guarded_too() {
     let path = "INSERT INTO ledger.events_3 VALUES (60, 25, 'x')";
     assert_eq!(attempt(&ledger.admin, None, path).await, Err(NO_TOKEN.into()), "always, on new ones too");
     let status = enforce::status(&ledger.admin).await.expect("status");
-    assert_eq!(status.len(), 10, "{status:?}");
+    assert_eq!(status.len(), 11, "{status:?}");
     assert!(status.iter().all(|table| table.problem.is_none()), "{status:?}");
 }
 

@@ -297,7 +297,7 @@ pub fn moto() -> Option<Server> {
 fn moto_from_pypi() -> Option<PathBuf> {
     static ONCE: std::sync::OnceLock<Option<PathBuf>> = std::sync::OnceLock::new();
     ONCE.get_or_init(|| {
-        let venv = Path::new(env!("CARGO_TARGET_TMPDIR")).join("moto");
+        let venv = Path::new(option_env!("CARGO_TARGET_TMPDIR")?).join("moto");
         let server = venv.join("bin/moto_server");
         if !server.is_file() {
             let python = find(&["python3"])?;
