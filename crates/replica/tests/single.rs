@@ -6,7 +6,9 @@ use common::{Ledger, entries, office, propose, start, try_start};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tenure_replica::{Config, NoNetwork, ProposeError, RealDisk, Replica, Role, SimDisk, StartError};
+use tenure_replica::{
+    Config, Execution, NoNetwork, ProposeError, RealDisk, Replica, Role, SimDisk, StartError, seed_elections,
+};
 
 #[tokio::test]
 async fn a_cluster_of_one_founds_itself_and_answers() {
@@ -40,6 +42,33 @@ async fn a_restart_keeps_everything_and_leads_in_a_new_term() {
             propose(&replica, office, &entry).await.unwrap();
             written.push(entry);
         }
+        replica.shutdown().await;
+    }
+}
+
+/// As in simulation: no thread, everything a task of one runtime.
+#[tokio::test]
+async fn it_runs_without_any_thread_too() {
+    let mut config = Config::single(1);
+    config.execution = Execution::Tasks;
+    config.log.segment_bytes = 16 << 10;
+    config.snapshot.entries_max = 40;
+    config.snapshot.entries_kept = 4;
+    seed_elections(7);
+    let disk = SimDisk::new();
+    disk.slow_down(Duration::from_millis(1));
+    let mut written = Vec::new();
+    for round in 0..3u8 {
+        let replica = try_start(&disk, config.clone()).await.unwrap();
+        let office = office(&replica).await;
+        assert_eq!(entries(&replica), written, "round {round}");
+        for number in 0..50u8 {
+            let entry = vec![round, number];
+            propose(&replica, office, &entry).await.unwrap();
+            written.push(entry);
+        }
+        assert!(replica.status().snapshot_index.is_some());
+        disk.crash(round.into());
         replica.shutdown().await;
     }
 }

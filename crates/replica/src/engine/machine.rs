@@ -57,7 +57,7 @@ impl<M: StateMachine> Applier<M> {
     }
 
     fn meta(&self) -> Meta {
-        Meta { last: self.last.clone(), membership: self.membership.clone() }
+        Meta { last: self.last, membership: self.membership.clone() }
     }
 }
 
@@ -66,7 +66,7 @@ impl<M: StateMachine> RaftStateMachine<Types> for Applier<M> {
     type SnapshotBuilder = Builder<M>;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogIdOf<Types>>, StoredMembershipOf<Types>)> {
-        Ok((self.last.clone(), self.membership.clone()))
+        Ok((self.last, self.membership.clone()))
     }
 
     async fn apply<Strm>(&mut self, mut entries: Strm) -> io::Result<()>
@@ -83,7 +83,7 @@ impl<M: StateMachine> RaftStateMachine<Types> for Applier<M> {
                     Some(Box::new(answer) as Box<dyn std::any::Any + Send + Sync>)
                 }
                 EntryPayload::Membership(membership) => {
-                    self.membership = StoredMembershipOf::<Types>::new(Some(id.clone()), membership);
+                    self.membership = StoredMembershipOf::<Types>::new(Some(id), membership);
                     None
                 }
             };
@@ -120,7 +120,7 @@ impl<M: StateMachine> RaftStateMachine<Types> for Applier<M> {
             })
             .await?;
         self.machine.write().restore(capture);
-        self.last = meta.last_log_id.clone();
+        self.last = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.applied.send_replace(self.last.as_ref().map(from_log_id));
         Ok(())

@@ -85,6 +85,7 @@ async fn serve(
     mut calls: mpsc::UnboundedReceiver<Call>,
     own: mpsc::WeakUnboundedSender<Call>,
 ) {
+    let mut last_refusal = String::new();
     while let Some(first) = calls.recv().await {
         if first.answer.is_closed() {
             continue; // nobody waits for it any more
@@ -101,6 +102,12 @@ async fn serve(
                 // Dropping what is owed tells everybody who waits.
             }
             Err(error) => {
+                // Tried many times a second; told once.
+                let refusal = error.to_string();
+                if error.kind() == io::ErrorKind::PermissionDenied && refusal != last_refusal {
+                    tracing::warn!(node = target.node, %refusal, "no connection to a peer");
+                    last_refusal = refusal;
+                }
                 tracing::debug!(node = target.node, ?purpose, %error, "a peer cannot be reached");
                 let _ = first.answer.send(Err(io::Error::new(error.kind(), error.to_string())));
                 // Those that queued up meanwhile would only find the same.
@@ -127,15 +134,15 @@ async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
         io::Result::Ok((reader, writer, answer))
     };
     let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let (reader, writer, answer) =
+    let (mut reader, writer, answer) =
         tokio::time::timeout(target.patience, attempt).await.map_err(timed_out)??;
     let objection = answer.objection(target.directory.identity(), target.identity);
     match answer.refusal.or(objection) {
-        None => Ok((reader, writer)),
-        Some(refusal) => {
-            tracing::warn!(node = target.node, %refusal, "no connection to a peer");
-            Err(io::Error::new(io::ErrorKind::ConnectionRefused, refusal))
+        None => {
+            reader.trust();
+            Ok((reader, writer))
         }
+        Some(refusal) => Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal)),
     }
 }
 

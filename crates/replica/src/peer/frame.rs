@@ -9,7 +9,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 const HEADER_BYTES: usize = 13;
 /// No frame is larger: an entry is limited far below this by who proposes it.
-pub(crate) const BODY_BYTES_MAX: usize = 64 << 20;
+const BODY_BYTES_MAX: usize = 64 << 20;
+/// What a stranger may send before it has said who it is.
+const STRANGER_BYTES_MAX: usize = 4 << 10;
 
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,11 +26,17 @@ pub(crate) struct Frame {
 pub(crate) struct FrameReader<R> {
     stream: R,
     buffer: BytesMut,
+    bytes_max: usize,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
     pub fn new(stream: R) -> Self {
-        Self { stream, buffer: BytesMut::with_capacity(64 << 10) }
+        Self { stream, buffer: BytesMut::with_capacity(8 << 10), bytes_max: STRANGER_BYTES_MAX }
+    }
+
+    /// The other side has said who it is: from now on it may send large frames.
+    pub fn trust(&mut self) {
+        self.bytes_max = BODY_BYTES_MAX;
     }
 
     /// The next frame; `UnexpectedEof` when the other side has closed the stream.
@@ -48,8 +56,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             return Ok(None);
         }
         let length = u32::from_le_bytes(self.buffer[0..4].try_into().expect("four bytes")) as usize;
-        if length > BODY_BYTES_MAX {
-            let message = format!("a frame of {length} bytes is larger than any we send");
+        if length > self.bytes_max {
+            let message = format!("a frame of {length} bytes, where {} are the limit", self.bytes_max);
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         if self.buffer.len() < HEADER_BYTES + length {
@@ -104,6 +112,15 @@ mod tests {
     #[tokio::test]
     async fn an_absurd_length_is_refused_before_anything_is_allocated() {
         let bytes = [0xff; 32];
+        let mut reader = FrameReader::new(&bytes[..]);
+        reader.trust();
+        assert_eq!(reader.next().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[tokio::test]
+    async fn a_stranger_is_not_given_much_room() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, &Frame { kind: 0, call: 0, body: vec![0; 5000].into() }).await.unwrap();
         let error = FrameReader::new(&bytes[..]).next().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::InvalidData);
     }

@@ -69,10 +69,12 @@ impl Hello {
                 ours.node, self.to
             ));
         }
-        if let (Some(theirs), Some(ours)) = (self.from.cluster, ours.cluster) {
-            if theirs != ours {
-                return Some(format!("node {node} belongs to another cluster: look at the peer addresses"));
-            }
+        if self.from.cluster.zip(ours.cluster).is_some_and(|(theirs, ours)| theirs != ours) {
+            return Some(format!("node {node} belongs to another cluster: look at the peer addresses"));
+        }
+        // Theirs of us, then ours of them: either side may be the one that was wiped.
+        if self.remembered.is_some_and(|remembered| remembered != ours.identity) {
+            return Some(forgotten(ours.node));
         }
         remembered.filter(|remembered| *remembered != self.from.identity).map(|_| forgotten(node))
     }
@@ -183,6 +185,8 @@ mod tests {
         assert!(objection(hello(identity(2, 20, Some(8)), 1), None).contains("another cluster"));
         assert!(objection(hello(identity(2, 20, Some(7)), 3), None).contains("not node 3"));
         assert!(objection(hello(identity(2, 21, Some(7)), 1), Some(20)).contains("never used"));
+        let wiped = Hello { remembered: Some(11), ..hello(identity(2, 20, Some(7)), 1) };
+        assert!(objection(wiped, Some(20)).contains("node 1 is known"));
         let newer = Hello { version_min: 2, version_max: 3, ..hello(identity(2, 20, None), 1) };
         assert!(objection(newer, None).contains("one minor version at a time"));
     }

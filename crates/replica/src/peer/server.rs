@@ -24,6 +24,9 @@ use tokio::sync::{Semaphore, mpsc};
 
 /// How long a stranger may take to say who it is.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+/// How long a connection on which nothing happens is kept: a peer that vanished without a word must
+/// not take a place for ever. One that only had nothing to say connects again.
+const IDLE_MAX: Duration = Duration::from_secs(60);
 /// How many connections are open at a time, strangers included.
 const CONNECTIONS_MAX: usize = 256;
 /// How many requests of one connection are worked on at a time.
@@ -106,9 +109,14 @@ async fn serve<M: StateMachine>(host: Arc<Host<M>>, stream: Box<dyn Stream>) -> 
         permits: Arc::new(Semaphore::new(REQUESTS_MAX)),
         host,
     };
+    reader.trust();
     let read = async {
         loop {
-            connection.handle(reader.next().await?).await?;
+            match tokio::time::timeout(IDLE_MAX, reader.next()).await {
+                Ok(frame) => connection.handle(frame?).await?,
+                Err(_) if connection.idle() => return Err(io::ErrorKind::TimedOut.into()),
+                Err(_) => {}
+            }
         }
     };
     let result = tokio::select! {
@@ -145,7 +153,8 @@ impl<M: StateMachine> Host<M> {
         answer.remembered = remembered;
         answer.refusal = hello.objection(ours, remembered);
         if let Some(refusal) = &answer.refusal {
-            tracing::warn!(from = hello.from.node, %refusal, "a peer was turned away");
+            // Whoever was turned away says so loudly, once; it will try again many times.
+            tracing::debug!(from = hello.from.node, %refusal, "a peer was turned away");
         }
         answer
     }
@@ -178,7 +187,7 @@ impl<M: StateMachine> Connection<M> {
             kind::APPEND => self.append(call, message::decode_append(body)?).await,
             kind::HEARTBEAT => {
                 let request = message::decode_append(body)?;
-                let (previous, last) = (request.prev_log_id.clone(), request.prev_log_id.clone());
+                let (previous, last) = (request.prev_log_id, request.prev_log_id);
                 self.spawn(call, async move {
                     let answer = engine.append_entries(request).await.map_err(io::Error::other)?;
                     let result: StreamAppendResult<Types> = answer.into_stream_result(previous, last);
@@ -253,6 +262,11 @@ impl<M: StateMachine> Connection<M> {
             other => self.answers.send(call, kind::FAILED, format!("unknown call {other}").into()),
         }
         Ok(())
+    }
+
+    /// Whether no call of this connection is being worked on.
+    fn idle(&self) -> bool {
+        self.permits.available_permits() == REQUESTS_MAX
     }
 
     /// A node without a cluster joins that of the first member that has checked its identity and

@@ -225,3 +225,94 @@ impl SnapshotStore {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SimDisk;
+
+    fn open(disk: &SimDisk) -> Result<SnapshotStore, StartError> {
+        SnapshotStore::open(Arc::new(disk.clone()))
+    }
+
+    fn meta(index: u64) -> Meta {
+        Meta { last: Some(to_log_id(LogId { term: 3, index })), membership: Default::default() }
+    }
+
+    fn write(store: &SnapshotStore, index: u64) -> io::Result<SnapshotFile> {
+        // More than one block, and none like another.
+        store.write(meta(index), |output| {
+            (0..40_000u64).try_for_each(|number| output.write_all(&(number + index).to_le_bytes()))
+        })
+    }
+
+    fn first_number(store: &SnapshotStore) -> io::Result<Option<u64>> {
+        let Some(current) = store.current() else { return Ok(None) };
+        let number = current.read(|input| {
+            let mut bytes = [0; 8];
+            input.read_exact(&mut bytes)?;
+            Ok(u64::from_le_bytes(bytes))
+        })?;
+        Ok(Some(number))
+    }
+
+    fn files(disk: &SimDisk) -> usize {
+        disk.names().into_iter().filter(|name| name.starts_with(DIRECTORY)).count()
+    }
+
+    #[test]
+    fn a_newer_snapshot_takes_the_place_of_the_last() {
+        let disk = SimDisk::new();
+        let store = open(&disk).unwrap();
+        for index in [5, 9, 12] {
+            write(&store, index).unwrap();
+            assert_eq!(first_number(&store).unwrap(), Some(index));
+        }
+        assert_eq!(files(&disk), 1);
+        // One that took longer than its successor changes nothing.
+        write(&store, 7).unwrap();
+        assert_eq!(first_number(&store).unwrap(), Some(12));
+        disk.crash(1);
+        assert_eq!(first_number(&open(&disk).unwrap()).unwrap(), Some(12));
+    }
+
+    #[test]
+    fn a_crash_at_any_sync_leaves_the_old_one_or_the_new_one() {
+        for syncs in 0..2 {
+            for seed in 0..32 {
+                let disk = SimDisk::new();
+                write(&open(&disk).unwrap(), 5).unwrap();
+                let store = open(&disk).unwrap();
+                disk.fail_syncs_after(Some(syncs));
+                let written = write(&store, 9);
+                assert_eq!(written.is_ok(), syncs > 0);
+                disk.fail_syncs_after(None);
+                disk.crash(seed);
+                let again = open(&disk).unwrap();
+                let found = first_number(&again).expect("whatever is there is sound");
+                let expected = if written.is_ok() { 9 } else { 5 };
+                assert_eq!(found, Some(expected), "seed {seed}");
+                assert_eq!(files(&disk), 1, "what was interrupted is removed");
+            }
+        }
+    }
+
+    #[test]
+    fn any_damage_is_noticed_before_it_is_believed() {
+        let disk = SimDisk::new();
+        let store = open(&disk).unwrap();
+        write(&store, 5).unwrap();
+        let name = disk.names().into_iter().find(|name| name.starts_with(DIRECTORY)).unwrap();
+        let length = disk.content(&name).unwrap().len();
+        // The reserved bytes of headers are not covered, and mean nothing.
+        for offset in (32 + 17..length - 16).step_by(4_999) {
+            disk.damage(&name, offset, 4);
+            let read = store.current().unwrap().read(|input| io::copy(input, &mut io::sink()));
+            assert_eq!(read.unwrap_err().kind(), io::ErrorKind::InvalidData, "offset {offset}");
+            disk.damage(&name, offset, 4);
+        }
+        disk.damage(&name, 8, 3); // version 1 becomes 2
+        let refused = open(&disk).err().expect("a newer version").to_string();
+        assert!(refused.contains("start the newer program"), "{refused}");
+    }
+}
