@@ -64,9 +64,12 @@ struct Resource {
     last_token: u64,
     delayed_until: Option<ClusterTime>,
     slot_tokens: Vec<(Slot, Token)>,
-    fences: Vec<(FenceName, Vec<(Option<Slot>, Token)>)>,
+    fences: Vec<(FenceName, Armed)>,
     history: Vec<Transition>,
 }
+
+/// The newest token that a fence has installed, by slot.
+type Armed = Vec<(Option<Slot>, Token)>;
 
 #[derive(Clone)]
 struct Lease {
