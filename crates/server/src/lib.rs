@@ -20,6 +20,8 @@ mod probe;
 mod replicated;
 mod server;
 mod tally;
+#[cfg(test)]
+mod tests;
 mod watching;
 
 pub use config::Config;

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{Moment, Settings};
 use tenure_replica::{
@@ -68,15 +70,20 @@ pub struct Server {
 
 impl Server {
     /// Starts a node on this machine.
-    pub async fn start(config: Config) -> Result<Server, StartError> {
-        let world = World::real(&config)?;
-        let (accept, address) = bind(config.listen).await.map_err(|error| {
-            StartError::Io(
-                format!("cannot listen at {} (is another node running there?)", config.listen),
-                error,
-            )
-        })?;
-        Server::start_in(config, world, accept, address).await
+    ///
+    /// Boxed, here and below, so that the whole server is compiled in this crate and not again in each that starts one.
+    pub fn start(config: Config) -> BoxFuture<'static, Result<Server, StartError>> {
+        let started = async move {
+            let world = World::real(&config)?;
+            let (accept, address) = bind(config.listen).await.map_err(|error| {
+                StartError::Io(
+                    format!("cannot listen at {} (is another node running there?)", config.listen),
+                    error,
+                )
+            })?;
+            Server::start_in(config, world, accept, address).await
+        };
+        started.boxed()
     }
 
     /// Starts a node in a given world, with a client port that is already open at `address`.
@@ -137,7 +144,7 @@ impl Server {
         let replica = self.node.replica().clone();
         tokio::select! {
             biased;
-            failure = replica.failed() => return Err(failure),
+            failure = replica.failed().boxed() => return Err(failure),
             () = told_to_stop => {}
         }
         info!("stopping: no new connections, requests under way may end");
@@ -146,7 +153,11 @@ impl Server {
     }
 
     /// Drains and stops.
-    pub async fn stop(self) {
+    pub fn stop(self) -> BoxFuture<'static, ()> {
+        self.drain_and_stop().boxed()
+    }
+
+    async fn drain_and_stop(self) {
         let replica = self.node.replica().clone();
         if replica.leadership().borrow().office().is_some() && replica.status().voters.len() > 1 {
             // Handing leadership on first costs the cluster milliseconds; dying in office costs an election.

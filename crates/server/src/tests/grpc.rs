@@ -1,0 +1,229 @@
+//! gRPC: every service, through the same front as HTTP.
+
+use std::convert::Infallible;
+
+use axum::body::Body;
+use axum::http::Request;
+use serde_json::json;
+use tenure_wire::proto::cluster_client::ClusterClient;
+use tenure_wire::proto::fences_client::FencesClient;
+use tenure_wire::proto::leases_client::LeasesClient;
+use tenure_wire::proto::registers_client::RegistersClient;
+use tenure_wire::proto::sessions_client::SessionsClient;
+use tenure_wire::proto::watch_client::WatchClient;
+use tenure_wire::proto::{self, acquire_request, event, operation};
+use tenure_wire::{ApiError, Code};
+use tonic::Status;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tower::util::BoxCloneService;
+
+use super::Node;
+
+type Channel = BoxCloneService<Request<tonic::body::Body>, axum::http::Response<Body>, Infallible>;
+
+impl Node {
+    fn channel(&self) -> Channel {
+        let front = self.front.clone();
+        BoxCloneService::new(tower::service_fn(move |request: Request<tonic::body::Body>| {
+            let front = front.clone();
+            async move { Ok(front.answer(request).await) }
+        }))
+    }
+}
+
+fn opening(holder: &str) -> proto::AcquireRequest {
+    let opening = proto::Opening { holder: holder.into(), ttl_ms: 60_000, nonce: Vec::new(), number: 1 };
+    proto::AcquireRequest {
+        by: Some(acquire_request::By::Opening(opening)),
+        resources: vec!["g/1".into()],
+        ..Default::default()
+    }
+}
+
+fn caller(session: &str) -> Option<proto::Caller> {
+    Some(proto::Caller { session: session.into(), number: None, lowest_awaited: 0 })
+}
+
+#[track_caller]
+fn code(status: &Status) -> Code {
+    let error = ApiError::from(status);
+    assert_eq!(status.metadata().get("tenure-code").unwrap(), error.code.as_str());
+    error.code
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sessions_and_leases() {
+    let node = Node::start().await;
+    let mut sessions = SessionsClient::new(node.channel());
+    let mut leases = LeasesClient::new(node.channel());
+    let open =
+        proto::SessionOpenRequest { holder: "a".into(), ttl_ms: 60_000, nonce: vec![7; 16], number: 4 };
+    let opened = sessions.open(open.clone()).await.unwrap().into_inner();
+    assert_eq!(opened.number, 4);
+    assert_eq!(sessions.open(open).await.unwrap().into_inner().session, opened.session, "the nonce finds it");
+
+    let mut acquire = opening("x");
+    acquire.by = Some(acquire_request::By::Caller(caller(&opened.session).unwrap()));
+    let granted = leases.acquire(acquire).await.unwrap().into_inner();
+    assert_eq!((granted.grants[0].token, granted.opened), (1, None));
+    let held = leases.acquire(opening("b")).await.unwrap_err();
+    assert_eq!((held.code(), code(&held)), (tonic::Code::FailedPrecondition, Code::Held));
+    assert_eq!(ApiError::from(&held).about.holder.as_deref(), Some("a"));
+
+    let own = sessions
+        .get(proto::SessionGetRequest { session: opened.session.clone() })
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!((own.resources, own.leases[0].token), (vec!["g/1".to_string()], 1));
+    let renewals = [&opened.session[..], "99-00000000000000000000000000000000"]
+        .map(|id| proto::SessionRenewal { session: id.into(), number: 9 });
+    let renewed =
+        sessions.renew(proto::SessionRenewRequest { renewals: renewals.into() }).await.unwrap().into_inner();
+    assert_eq!((renewed.renewed[0].number, renewed.unknown.len()), (9, 1));
+
+    let release =
+        proto::ReleaseRequest { caller: caller(&opened.session), resource: "g/1".into(), token: Some(1) };
+    assert!(leases.release(release).await.unwrap().into_inner().released);
+    let history =
+        leases.history(proto::HistoryRequest { resource: "g/1".into(), limit: None }).await.unwrap();
+    assert_eq!(history.into_inner().transitions[0].why(), proto::EndReason::Released);
+    assert_eq!(
+        leases.barrier(proto::BarrierRequest { resource: "g/1".into() }).await.unwrap().into_inner().token,
+        2
+    );
+    let listed = leases.list(proto::LeaseListRequest::default()).await.unwrap().into_inner();
+    assert_eq!(listed.leases.len(), 0);
+    let got = leases.get(proto::LeaseGetRequest { resource: "g/1".into(), stale: false }).await.unwrap();
+    assert_eq!(got.into_inner().lease.unwrap().generation, 1);
+
+    let close = proto::SessionCloseRequest { caller: caller(&opened.session), died: true };
+    assert_eq!(sessions.close(close.clone()).await.unwrap().into_inner().released, 0);
+    assert_eq!(code(&sessions.close(close).await.unwrap_err()), Code::UnknownSession);
+    assert_eq!(
+        sessions.list(proto::SessionListRequest::default()).await.unwrap().into_inner().sessions.len(),
+        0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn registers_fences_and_the_cluster() {
+    let node = Node::start().await;
+    let mut leases = LeasesClient::new(node.channel());
+    let mut registers = RegistersClient::new(node.channel());
+    let mut fences = FencesClient::new(node.channel());
+    let mut cluster = ClusterClient::new(node.channel());
+    leases.acquire(proto::AcquireRequest { fences: vec!["pg".into()], ..opening("a") }).await.unwrap();
+    let scope = Some(proto::Scope { resource: "g/1".into(), slot: None });
+    let put = |token| proto::WriteRequest {
+        then: vec![proto::Operation {
+            operation: Some(operation::Operation::Put(proto::Put {
+                key: b"k\xff".to_vec(),
+                value: b"v".to_vec(),
+                guard: Some(proto::Guard { scope: scope.clone(), token }),
+                ephemeral: false,
+            })),
+        }],
+        ..Default::default()
+    };
+    assert!(registers.write(put(1)).await.unwrap().into_inner().succeeded);
+    assert_eq!(code(&registers.write(put(5)).await.unwrap_err()), Code::UnknownToken);
+    assert_eq!(code(&registers.write(put(0)).await.unwrap_err()), Code::InvalidToken);
+    let get = proto::RegisterGetRequest { key: b"k\xff".to_vec(), stale: true };
+    assert_eq!(
+        registers.get(get).await.unwrap().into_inner().register.unwrap().value.as_deref(),
+        Some(&b"v"[..])
+    );
+    let listed = registers.list(proto::RegisterListRequest::default()).await.unwrap().into_inner();
+    assert_eq!((listed.registers.len(), listed.next.len()), (1, 0));
+
+    fences.arm(proto::ArmRequest { scope: scope.clone(), fence: "pg".into(), token: 1 }).await.unwrap();
+    let report = proto::ReportRefusedRequest { scope, fence: "pg".into(), presented: 1, seen: 2, count: 4 };
+    fences.report_refused(report).await.unwrap();
+    let listed = fences.list(proto::FenceListRequest::default()).await.unwrap().into_inner();
+    assert_eq!((listed.fences[0].refused, listed.fences[0].armed[0].current), (4, true));
+    let remove = proto::FenceRemoveRequest { resource: "g/1".into(), fence: "pg".into() };
+    fences.remove(remove).await.unwrap();
+    assert_eq!(fences.list(proto::FenceListRequest::default()).await.unwrap().into_inner().fences.len(), 0);
+
+    let status =
+        cluster.status(proto::ClusterStatusRequest { with_state_hash: true }).await.unwrap().into_inner();
+    assert_eq!((status.leader, status.last_token, status.state_hash.len()), (Some(1), 1, 32));
+    let refused = cluster.step_down(proto::StepDownRequest::default()).await.unwrap_err();
+    assert_eq!(refused.code(), tonic::Code::Unimplemented);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_tells_whole_revisions() {
+    let node = Node::start().await;
+    let mut watch = WatchClient::new(node.channel());
+    let mut events = watch.watch(proto::WatchRequest::default()).await.unwrap().into_inner();
+    let begin = events.message().await.unwrap().unwrap();
+    assert!(begin.events.is_empty());
+    node.acquire("w", "a").await;
+    let told = events.message().await.unwrap().unwrap();
+    assert_eq!((told.revision, told.events.len()), (begin.revision + 1, 2));
+    assert!(matches!(told.events[1].kind, Some(event::Kind::Granted(_))), "{told:?}");
+    let refused =
+        watch.watch(proto::WatchRequest { prefix: String::new(), from: Some(1 << 40) }).await.unwrap_err();
+    assert_eq!(code(&refused), Code::InvalidArgument);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_messages_are_refused() {
+    let node = Node::start().await;
+    let mut leases = LeasesClient::new(node.channel());
+    let nobody = proto::AcquireRequest { by: None, ..opening("a") };
+    assert_eq!(code(&leases.acquire(nobody).await.unwrap_err()), Code::InvalidArgument);
+    let nameless = proto::AcquireRequest { resources: vec!["a//b".into()], ..opening("a") };
+    assert_eq!(code(&leases.acquire(nameless).await.unwrap_err()), Code::InvalidName);
+    let giant = proto::AcquireRequest { resources: vec!["x".repeat(2 << 20)], ..opening("a") };
+    let refused = leases.acquire(giant).await.unwrap_err();
+    assert_eq!(ApiError::from(&refused).code, Code::TooLarge, "{refused:?}");
+    // Bytes that are no message.
+    for body in [&b"\0\0\0\0\x04\xff\xff\xff\xff"[..], b"\0\0\0\0\x04\xff", b"nonsense"] {
+        let request = Request::builder().method("POST").uri("/tenure.v1.Leases/Acquire");
+        let request = request.header("content-type", "application/grpc").header("te", "trailers");
+        let response = node.send(request.body(Body::from(body)).unwrap()).await;
+        assert_ne!(response.headers()["grpc-status"], "0", "{body:?}");
+    }
+    // A foreign page finds no way in through here either.
+    let request = Request::builder().method("POST").uri("/tenure.v1.Leases/Acquire");
+    let request = request.header("content-type", "application/grpc").header("host", "evil.example");
+    let response = node.send(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(response.headers()["tenure-code"], "foreign_origin");
+    assert_eq!(node.get("/healthz").await.json(), json!({"status": "ok"}));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn health_and_reflection() {
+    let node = Node::start().await;
+    let mut health = HealthClient::new(node.channel());
+    let check = |service: &str| HealthCheckRequest { service: service.into() };
+    assert_eq!(health.check(check("")).await.unwrap().into_inner().status, 1);
+    assert_eq!(health.check(check("tenure.v1.Leases")).await.unwrap().into_inner().status, 1);
+    assert_eq!(health.check(check("nothing")).await.unwrap_err().code(), tonic::Code::NotFound);
+    let mut watch = health.watch(check("")).await.unwrap().into_inner();
+    assert_eq!(watch.message().await.unwrap().unwrap().status, 1);
+
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::{ServerReflectionRequest, server_reflection_response::MessageResponse};
+    let ask = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut reflection = ServerReflectionClient::new(node.channel());
+    let asked = futures_util::stream::iter([ask]);
+    let mut answers = reflection.server_reflection_info(asked).await.unwrap().into_inner();
+    let Some(MessageResponse::ListServicesResponse(listed)) =
+        answers.message().await.unwrap().unwrap().message_response
+    else {
+        panic!("no list of services");
+    };
+    let names: Vec<&str> = listed.service.iter().map(|service| service.name.as_str()).collect();
+    for name in ["tenure.v1.Sessions", "tenure.v1.Leases", "grpc.health.v1.Health"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! Bad input: each mistake has its stable code, and nothing of it reaches the log.
+
+use axum::body::Body;
+use axum::http::{Method, Request};
+use serde_json::{Value, json};
+
+use super::Node;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_mistake_has_its_code() {
+    let node = Node::start().await;
+    let ended = node.open("gone").await["session"].as_str().unwrap().to_owned();
+    node.delete(&format!("/v1/sessions/{ended}"), json!({})).await.ok();
+    let before = node.get("/v1/cluster").await.ok()["revision"].clone();
+
+    let good = json!({"holder": "a", "ttl_ms": 5_000});
+    let with = |field: &str, value: Value| {
+        let mut body = good.clone();
+        body[field] = value;
+        body
+    };
+    let long = "x".repeat(513);
+    let acquire = |name: &str| format!("/v1/leases/{name}:acquire");
+    let table: Vec<(String, Value, &str)> = vec![
+        // Names.
+        (acquire(&long), good.clone(), "invalid_name"),
+        (acquire(""), good.clone(), "invalid_name"),
+        (acquire("a//b"), good.clone(), "invalid_name"),
+        (acquire("a/%2E%2E/b"), good.clone(), "invalid_name"),
+        (acquire("a%07b"), good.clone(), "invalid_name"),
+        (acquire("%FF%FE"), good.clone(), "invalid_name"),
+        (acquire("a"), with("holder", json!("")), "invalid_name"),
+        (acquire("a"), with("holder", json!("h".repeat(257))), "invalid_name"),
+        (acquire("a"), with("holder", json!("a\nb")), "invalid_name"),
+        (acquire("a"), with("fences", json!([""])), "invalid_name"),
+        // TTLs.
+        (acquire("a"), with("ttl_ms", json!(0)), "invalid_ttl"),
+        (acquire("a"), with("ttl_ms", json!(499)), "invalid_ttl"),
+        (acquire("a"), with("ttl_ms", json!(3_600_001)), "invalid_ttl"),
+        (acquire("a"), with("ttl_ms", json!(u64::MAX)), "invalid_ttl"),
+        (acquire("a"), with("ttl_ms", json!(-1)), "invalid_body"),
+        (acquire("a"), with("ttl_ms", json!(1.5)), "invalid_body"),
+        (acquire("a"), with("ttl_ms", json!("soon")), "invalid_body"),
+        // Shapes.
+        (acquire("a"), json!([1, 2]), "invalid_body"),
+        (acquire("a"), json!("text"), "invalid_body"),
+        (acquire("a"), with("surprise", json!(1)), "invalid_body"),
+        (acquire("a"), with("mode", json!("loud")), "invalid_body"),
+        (acquire("a"), with("mode", json!({"slots": -1})), "invalid_body"),
+        (acquire("a"), with("mode", json!({"slots": 0})), "invalid_argument"),
+        (acquire("a"), with("mode", json!({"slots": 10_001})), "limit"),
+        (acquire("a"), with("wait_ms", json!("a while")), "invalid_body"),
+        (acquire("a"), with("resources", json!(["b"])), "invalid_argument"),
+        (acquire("a"), with("max_hold_ms", json!(5_000)), "invalid_argument"),
+        (acquire("a"), json!({}), "invalid_argument"),
+        (acquire("a"), json!({"holder": "a"}), "invalid_argument"),
+        (acquire("a"), with("nonce", json!("abcd")), "invalid_nonce"),
+        (acquire("a"), with("nonce", json!("zz".repeat(16))), "invalid_nonce"),
+        // Sessions and tokens.
+        (acquire("a"), json!({"session": "nonsense"}), "invalid_session"),
+        (acquire("a"), json!({"session": ended}), "unknown_session"),
+        (acquire("a"), with("session", json!(ended)), "invalid_argument"),
+        ("/v1/sessions/nonsense:renew".into(), json!({}), "invalid_session"),
+        (format!("/v1/sessions/{ended}:renew"), json!({}), "unknown_session"),
+        ("/v1/leases/a:release".into(), json!({}), "invalid_body"),
+        ("/v1/leases/a:release".into(), json!({"session": ended, "token": 0}), "invalid_token"),
+        ("/v1/leases/a:release".into(), json!({"session": ended, "token": 1_u64 << 53}), "invalid_token"),
+        ("/v1/registers:write".into(), json!({"then": [{"put": {"key": "k"}}]}), "invalid_argument"),
+        ("/v1/registers:write".into(), json!({"then": [{"put": {"key": "", "value": "v"}}]}), "invalid_name"),
+        ("/v1/registers:write".into(), json!({"compares": [{"key": "k"}]}), "invalid_argument"),
+        ("/v1/registers:write".into(), json!({"then": vec![json!({"get": {"key": "k"}}); 129]}), "limit"),
+        // Places.
+        ("/v1/nothing".into(), json!({}), "no_such_call"),
+        ("/v2/leases/a:acquire".into(), json!({}), "no_such_call"),
+        ("/v1/history/a".into(), json!({}), "method_not_allowed"),
+    ];
+    for (path, body, code) in table {
+        let reply = node.post(&path, body.clone()).await;
+        let error = reply.json()["error"].clone();
+        assert_eq!(error["code"], code, "{path} {body}: {} {error}", reply.status);
+        assert_eq!(error["effect"], "not_applied", "{path} {body}");
+        assert_eq!(reply.status.as_u16() == 400, code.starts_with("invalid"), "{path} {body}");
+    }
+    assert_eq!(node.get("/v1/cluster").await.ok()["revision"], before, "nothing has changed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_that_are_no_json_are_refused() {
+    let node = Node::start().await;
+    for body in [
+        &b"{"[..],
+        b"nonsense",
+        b"\xff\xfe",
+        b"{\"holder\":",
+        b"[[[[",
+        b"{\"holder\":\"a\",\"ttl_ms\":5000}{",
+    ] {
+        let reply = node.call(Method::POST, "/v1/leases/a:acquire", body.to_vec()).await;
+        reply.refused("invalid_body");
+    }
+    let deep = format!("{{\"holder\":{}", "[".repeat(200_000));
+    node.call(Method::POST, "/v1/sessions", deep).await.refused("invalid_body");
+    // Read as JSON whatever the content type says.
+    let request = Request::builder().method(Method::POST).uri("/v1/leases/a:acquire");
+    let request =
+        request.header("host", "127.0.0.1").header("content-type", "application/x-www-form-urlencoded");
+    node.reply(request.body(Body::from(r#"{"holder":"a","ttl_ms":5000}"#)).unwrap()).await.ok();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_is_too_large_is_refused_with_the_limit() {
+    let node = Node::start().await;
+    let reply = node.call(Method::POST, "/v1/sessions", vec![b' '; (1 << 20) + 1]).await;
+    assert_eq!(reply.refused("too_large")["max"], 1 << 20);
+    // One that does not say how long it is, is cut off when it becomes too long.
+    let chunks = futures_util::stream::repeat_with(|| {
+        Ok::<_, std::io::Error>(bytes::Bytes::from(vec![b' '; 64 << 10]))
+    });
+    let reply = node.call(Method::POST, "/v1/sessions", Body::from_stream(chunks)).await;
+    assert_eq!(reply.refused("too_large")["max"], 1 << 20);
+    // The largest value of a register fits, one byte more does not.
+    node.put("/v1/registers/big", json!({"value": "v".repeat(64 << 10)})).await.ok();
+    let reply = node.put("/v1/registers/big", json!({"value": "v".repeat((64 << 10) + 1)})).await;
+    assert_eq!(reply.refused("limit")["limit"], "value_bytes_max");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_breaks_off_is_refused() {
+    let node = Node::start().await;
+    let broken =
+        futures_util::stream::iter([Ok(bytes::Bytes::from("{")), Err(std::io::Error::other("reset"))]);
+    node.call(Method::POST, "/v1/sessions", Body::from_stream(broken)).await.refused("invalid_body");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn foreign_pages_are_refused() {
+    let node = Node::start().await;
+    let ask = |host: &str, origin: Option<&str>| {
+        let request = Request::builder().method(Method::POST).uri("/v1/sessions").header("host", host);
+        let request = match origin {
+            Some(origin) => request.header("origin", origin),
+            None => request,
+        };
+        node.reply(request.body(Body::from(r#"{"holder":"a","ttl_ms":5000}"#)).unwrap())
+    };
+    ask("127.0.0.1:7400", None).await.ok();
+    ask("lease.example:7400", Some("http://lease.example:7400")).await.ok();
+    ask("evil.example", None).await.refused("foreign_origin");
+    ask("127.0.0.1:7400", Some("http://evil.example")).await.refused("foreign_origin");
+    ask("127.0.0.1:7400", Some("null")).await.refused("foreign_origin");
+}

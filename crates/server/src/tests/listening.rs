@@ -1,0 +1,173 @@
+//! Connections: both protocols on one port, patience with limits, and an orderly end. The connections are pipes in
+//! memory, and time is tokio's own, so that a minute of silence takes no time.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use crate::listen::{Accept, ListenLimits, Serve, listen};
+use crate::metrics::Traffic;
+
+/// Connections that a test hands over.
+struct Handed(mpsc::Receiver<DuplexStream>);
+
+impl Accept for Handed {
+    type Connection = DuplexStream;
+
+    async fn accept(&mut self) -> io::Result<(DuplexStream, String)> {
+        match self.0.recv().await {
+            Some(connection) => Ok((connection, "a test".into())),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// Answers with the request's body, or with a megabyte for `/large`, or after a while for `/slow`.
+#[derive(Clone)]
+struct Echo;
+
+impl Serve for Echo {
+    async fn serve(self, request: Request<Incoming>) -> Response<Body> {
+        match request.uri().path() {
+            "/large" => Response::new(Body::from(vec![b'x'; 1 << 20])),
+            "/slow" => {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                Response::new(Body::from("slow"))
+            }
+            _ => Response::new(Body::from(request.into_body().collect().await.unwrap().to_bytes())),
+        }
+    }
+}
+
+struct Listening {
+    hand_over: mpsc::Sender<DuplexStream>,
+    stop: watch::Sender<bool>,
+    task: JoinHandle<()>,
+}
+
+fn start(limits: ListenLimits) -> Listening {
+    let (hand_over, handed) = mpsc::channel(16);
+    let (stop, stopping) = watch::channel(false);
+    let task = tokio::spawn(listen(Handed(handed), Echo, limits, Arc::<Traffic>::default(), stopping));
+    Listening { hand_over, stop, task }
+}
+
+impl Listening {
+    async fn connect(&self) -> DuplexStream {
+        let (ours, theirs) = duplex(16 << 10);
+        self.hand_over.send(theirs).await.unwrap();
+        ours
+    }
+}
+
+/// All that comes until the server hangs up.
+async fn rest(mut connection: DuplexStream) -> String {
+    let mut answer = Vec::new();
+    // A reset is an end, too.
+    let _ = connection.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test(start_paused = true)]
+async fn both_protocols_are_served_on_one_port() {
+    let listening = start(ListenLimits::default());
+    let mut first = listening.connect().await;
+    // Byte by byte, so that the server must wait before it knows which protocol this is.
+    for byte in b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 2\r\n\r\nhi" {
+        first.write_all(&[*byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    let answer = rest(first).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("hi"), "{answer}");
+
+    let io = hyper_util::rt::TokioIo::new(listening.connect().await);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut send, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+    let driver = tokio::spawn(connection);
+    let request = Request::post("http://a/").body(Body::from("hello")).unwrap();
+    let answer = send.send_request(request).await.unwrap().into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(&answer[..], b"hello");
+    driver.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_ends_a_connection() {
+    let listening = start(ListenLimits::default());
+    for begun in [&b""[..], b"PRI * HT", b"POST / HTTP/1.1\r\nhost: a\r\nconte"] {
+        let mut connection = listening.connect().await;
+        connection.write_all(begun).await.unwrap();
+        let answer = tokio::time::timeout(Duration::from_secs(180), rest(connection)).await;
+        assert!(answer.is_ok(), "{begun:?} is waited for without end");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_nobody_reads_ends_its_connection() {
+    let listening = start(ListenLimits::default());
+    let mut connection = listening.connect().await;
+    connection.write_all(b"GET /large HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let answer = rest(connection).await;
+    assert!(answer.len() < 1 << 20, "the rest was thrown away, not kept: {} bytes", answer.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_connection_too_many_is_told_so_and_room_comes_back() {
+    let listening = start(ListenLimits { connections_max: 2, ..ListenLimits::default() });
+    let first = listening.connect().await;
+    let _second = listening.connect().await;
+    let refused = rest(listening.connect().await).await;
+    let (head, body) = refused.split_once("\r\n\r\n").expect("an answer");
+    assert!(head.starts_with("HTTP/1.1 429 "), "{head}");
+    assert!(head.contains(&format!("content-length: {}", body.len())), "{refused}");
+    assert!(body.contains("\"overloaded\"") && body.contains("\"max\":2"), "{body}");
+
+    drop(first);
+    // The server learns of the end when it next looks; then there is room again.
+    loop {
+        let mut connection = listening.connect().await;
+        connection.write_all(b"GET / HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n").await.ok();
+        if rest(connection).await.starts_with("HTTP/1.1 200") {
+            break;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_under_way_may_end_when_the_server_stops() {
+    let listening = start(ListenLimits::default());
+    let mut busy = listening.connect().await;
+    busy.write_all(b"GET /slow HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut idle = listening.connect().await;
+    idle.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut head = [0; 12];
+    idle.read_exact(&mut head).await.unwrap();
+    listening.stop.send_replace(true);
+    let answer = rest(busy).await;
+    assert!(answer.ends_with("slow"), "{answer}");
+    rest(idle).await;
+    listening.task.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_are_no_http_are_hung_up_on() {
+    let listening = start(ListenLimits::default());
+    for garbage in [
+        &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"[..],
+        b"GET\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nrubbish that is no frame",
+    ] {
+        let mut connection = listening.connect().await;
+        connection.write_all(garbage).await.unwrap();
+        let answer = rest(connection).await;
+        assert!(!answer.contains(" 200 "), "{garbage:?}: {answer}");
+    }
+}
