@@ -29,7 +29,7 @@ impl Exit {
     /// The exit code of a call that failed.
     pub fn of_call(error: &CallError) -> Exit {
         match error {
-            CallError::Refused(refused) => refused.code().map_or(Exit::Other, Exit::of_code),
+            CallError::Refused(refused) => Exit::of_code(refused.code),
             CallError::Unreachable { .. } | CallError::Unanswered { .. } => Exit::Unreachable,
         }
     }
@@ -49,24 +49,8 @@ impl Exit {
             | Code::InvalidNonce
             | Code::InvalidBody
             | Code::InvalidArgument => Exit::Usage,
-            Code::NotReady
-            | Code::UnderNotice
-            | Code::WrongKind
-            | Code::WrongGuard
-            | Code::CompareFailed
-            | Code::ForgottenNumber
-            | Code::Cancelled
-            | Code::Limit
-            | Code::Restoring
-            | Code::TokensExhausted
-            | Code::TooLarge
-            | Code::NoSuchCall
-            | Code::MethodNotAllowed
-            | Code::ForeignOrigin
-            | Code::TooOld
-            | Code::Overloaded
-            | Code::ChangeInProgress
-            | Code::Internal => Exit::Other,
+            // Everything else is for people to read; a script can only stop.
+            _ => Exit::Other,
         }
     }
 }
@@ -83,7 +67,7 @@ mod tests {
     use tenure_client::{Effect, proto};
 
     fn refused(code: &str) -> CallError {
-        CallError::Refused(Box::new(proto::Error { code: code.into(), ..Default::default() }.into()))
+        CallError::Refused(proto::Error { code: code.into(), ..Default::default() }.into())
     }
 
     #[test]

@@ -4,11 +4,12 @@
 use std::io;
 
 use serde_json::{Value, json};
-use tenure_client::{CallError, Code, Effect, Refused};
-use tenure_wire::words::span;
+use tenure_client::{ApiError, CallError, Code, Effect};
+use tenure_wire::json::ErrorBody;
 
 use crate::exit::Exit;
 use crate::output::Output;
+use crate::render::words::span;
 use crate::shapes;
 
 /// Why a command failed.
@@ -77,13 +78,15 @@ impl Failure {
     }
 
     fn as_json(&self) -> Value {
-        let plain = |code: &str, message: String, effect: &str| json!({"error": {"code": code, "message": message, "effect": effect}});
+        let plain = |code: &str, message: String, effect: Effect| json!({"error": {"code": code, "message": message, "effect": shapes::value(&effect)}});
         match self {
-            Failure::Call(CallError::Refused(refused)) => shapes::refused(refused),
-            Failure::Call(error) => plain("unreachable", error.to_string(), shapes::effect(error.effect())),
-            Failure::Output(error) => plain("output", error.to_string(), "unknown"),
+            Failure::Call(CallError::Refused(refused)) => {
+                shapes::value(&ErrorBody { error: refused.clone() })
+            }
+            Failure::Call(error) => plain("unreachable", error.to_string(), error.effect()),
+            Failure::Output(error) => plain("output", error.to_string(), Effect::Unknown),
             Failure::Said { message, hint, .. } => {
-                let mut said = plain("failed", message.clone(), "not_applied");
+                let mut said = plain("failed", message.clone(), Effect::NotApplied);
                 if let Some(hint) = hint {
                     said["error"]["hint"] = hint.as_str().into();
                 }
@@ -94,24 +97,25 @@ impl Failure {
 }
 
 /// A refusal in the words of the command line: where a flag is the next step, the flag is named.
-fn words_of_refusal(refused: &Refused) -> String {
-    let flag = match refused.code() {
-        Some(Code::Held | Code::Delayed) => match refused.waited {
-            Some(waited) if !waited.is_zero() => Some(format!(
+fn words_of_refusal(refused: &ApiError) -> String {
+    let flag = match refused.code {
+        Code::Held | Code::Delayed => match refused.about.waited_ms {
+            Some(waited) if waited > 0 => Some(format!(
                 "gave up after {} in line; wait longer with --wait, or see who blocks with `tenure explain`",
                 span(waited)
             )),
             _ => Some("add --wait to queue".to_owned()),
         },
-        Some(Code::TooOld) => refused
+        Code::TooOld => refused
+            .about
             .revision
             .map(|revision| format!("read the present state with `tenure ls`, then watch --from {revision}")),
         _ => None,
     };
-    match (flag, &refused.hint) {
-        (Some(flag), _) => format!("{refused}; {flag}"),
-        (None, Some(hint)) => format!("{refused}\n  {hint}"),
-        (None, None) => refused.to_string(),
+    match flag {
+        Some(flag) => format!("{refused}; {flag}"),
+        None if refused.hint.is_empty() => refused.to_string(),
+        None => format!("{refused}\n  {}", refused.hint),
     }
 }
 
@@ -146,7 +150,7 @@ mod tests {
             token: Some(7),
             ..Default::default()
         };
-        Failure::Call(CallError::Refused(Box::new(detail.into())))
+        Failure::Call(CallError::Refused(detail.into()))
     }
 
     fn tried() -> Vec<Tried> {

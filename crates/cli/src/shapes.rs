@@ -4,52 +4,15 @@
 use std::sync::Arc;
 
 use serde::Serialize;
-use serde_json::{Map, Value, json};
-use tenure_client::{Effect, Refused, proto};
+use serde_json::{Value, json};
+use tenure_client::proto;
 use tenure_core::{EndReason, RegisterKey, Revision, SessionNumber, WallTime};
 use tenure_wire::json;
-use tenure_wire::words::{calendar, millis};
+use tenure_wire::words::calendar;
 
 /// Any shape as a value.
 pub fn value(shape: &impl Serialize) -> Value {
     serde_json::to_value(shape).expect("shapes have text keys and numbers that JSON can say")
-}
-
-/// The word for what a failed call has done.
-pub fn effect(effect: Effect) -> &'static str {
-    match effect {
-        Effect::NotApplied => "not_applied",
-        Effect::Applied => "applied",
-        Effect::Unknown => "unknown",
-    }
-}
-
-/// A refusal as the HTTP surface would tell it, even where its code is a word of a newer store.
-pub fn refused(refused: &Refused) -> Value {
-    let mut error = Map::new();
-    let mut say = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            error.insert(name.to_owned(), value);
-        }
-    };
-    let text = |text: &Option<String>| text.as_deref().map(Value::from);
-    let length = |length: Option<std::time::Duration>| length.map(|length| millis(length).into());
-    say("code", Some(refused.code.as_str().into()));
-    say("message", Some(refused.message.as_str().into()));
-    say("hint", text(&refused.hint));
-    say("effect", Some(effect(refused.effect).into()));
-    say("retry_after_ms", length(refused.retry_after));
-    say("resource", text(&refused.resource));
-    say("holder", text(&refused.holder));
-    say("remaining_ms", length(refused.remaining));
-    say("waited_ms", length(refused.waited));
-    say("token", refused.token.map(Value::from));
-    say("presented", refused.presented.map(Value::from));
-    say("seen", refused.seen.map(Value::from));
-    say("limit", text(&refused.limit));
-    say("max", refused.max.map(Value::from));
-    say("revision", refused.revision.map(Value::from));
-    json!({ "error": error })
 }
 
 /// How a resource is held; what an older store does not say is exclusive.
@@ -86,7 +49,7 @@ fn said(text: &str) -> Option<String> {
 }
 
 /// Calendar time as text.
-pub fn at(unix_ms: u64) -> String {
+fn at(unix_ms: u64) -> String {
     calendar(WallTime::from_unix_millis(unix_ms))
 }
 
@@ -186,21 +149,10 @@ pub fn transition(past: &proto::Transition) -> Option<json::Transition> {
 }
 
 /// A lease that has not ended, in the shape of those that have.
-pub fn present(lease: &proto::Transition) -> Value {
-    let mut shape = json!({
-        "token": lease.token,
-        "generation": lease.generation,
-        "session_number": lease.session_number,
-        "holder": lease.holder,
-        "mode": value(&mode(lease.mode.as_ref())),
-        "from": at(lease.from_unix_ms),
-        "to": null,
-        "held_ms": lease.held_ms,
-        "why": null,
-    });
-    if let Some(slot) = lease.slot {
-        shape["slot"] = slot.into();
-    }
+pub fn present(holder: &json::Holder) -> Value {
+    let mut shape = value(holder);
+    shape["to"] = Value::Null;
+    shape["why"] = Value::Null;
     shape
 }
 

@@ -12,7 +12,7 @@ mod transport;
 mod watch;
 
 pub use endpoints::{DEFAULT_PORT, Endpoint, Endpoints, InvalidEndpoint};
-pub use error::{CallError, Refused, Tried};
+pub use error::{CallError, Tried};
 pub use retry::Backoff;
 pub use transport::{Attempt, Call, Repeat, Transport, random_nonce};
 pub use watch::Watch;
@@ -20,6 +20,6 @@ pub use watch::Watch;
 /// The messages and clients of the gRPC interface, for callers of [`Transport::call`].
 pub use tenure_wire::proto;
 /// The words of refusals, and what a failed call has done.
-pub use tenure_wire::{Code, Effect};
+pub use tenure_wire::{ApiError, Code, Effect};
 /// What one transmission of a [`Transport::call`] goes over and comes to.
 pub use tonic::{Response, Status, transport::Channel};

@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tenure_clock::{Clock, SystemClock};
-use tenure_wire::{Code, Effect};
+use tenure_wire::{ApiError, Code, Effect};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
 use crate::endpoints::{Endpoint, Endpoints};
-use crate::error::{CallError, Refused, Tried};
+use crate::error::{CallError, Tried, passes, refusal_in};
 use crate::retry::{Backoff, roll};
 
 /// How long one endpoint may take to accept a connection before the next is tried.
@@ -87,7 +87,8 @@ enum Failed {
     Unsent(String),
     /// It was sent; who knows.
     Unanswered(String),
-    Refused(Box<Refused>),
+    /// The store said no.
+    Refused(ApiError),
 }
 
 impl Transport {
@@ -225,19 +226,17 @@ impl Line {
 
 /// What a status says about the attempt that it ended.
 fn judge(status: &tonic::Status) -> Failed {
-    if let Some(refused) = Refused::in_status(status) {
-        return Failed::Refused(Box::new(refused));
+    if let Some(refused) = refusal_in(status) {
+        return Failed::Refused(refused);
     }
     // Without our detail it was not the store that spoke: the connection, something in between, or another
     // kind of server. Only what such a speaker cannot have passed on to the store is known to be undone.
-    let refused =
-        |code: Code, text: String| Failed::Refused(Box::new(Refused::plain(code, text, Effect::NotApplied)));
     match status.code() {
-        tonic::Code::Unimplemented => refused(
-            Code::NoSuchCall,
-            "the server does not know this call: an older Tenure, or something else listens there".to_owned(),
+        tonic::Code::Unimplemented => Failed::Refused(
+            ApiError::new(Code::NoSuchCall, "the server does not know this call")
+                .hint("an older Tenure, or something else, listens there"),
         ),
-        tonic::Code::InvalidArgument => refused(Code::InvalidArgument, status.message().to_owned()),
+        tonic::Code::InvalidArgument => Failed::Refused(ApiError::invalid(status.message())),
         _ => Failed::Unanswered(root_cause(status)),
     }
 }
@@ -258,7 +257,7 @@ struct Ledger {
     /// An attempt was sent and not answered.
     unanswered: bool,
     /// The latest no that will pass.
-    refused: Option<Box<Refused>>,
+    refused: Option<ApiError>,
 }
 
 impl Ledger {
@@ -276,8 +275,8 @@ impl Ledger {
                 return if self.repeat == Repeat::Never { Err(self.close()) } else { Ok(()) };
             }
             Failed::Refused(refused) => {
-                let repeatable = refused.code() == Some(Code::UnknownOutcome) && self.repeat != Repeat::Never;
-                if !refused.is_passing() && !repeatable {
+                let repeatable = refused.code == Code::UnknownOutcome && self.repeat != Repeat::Never;
+                if !passes(&refused) && !repeatable {
                     return Err(CallError::Refused(refused));
                 }
                 self.unanswered |= refused.effect == Effect::Unknown;
@@ -298,7 +297,8 @@ impl Ledger {
     }
 
     fn retry_after(&self) -> Duration {
-        self.refused.as_ref().and_then(|refused| refused.retry_after).unwrap_or_default()
+        let after = self.refused.as_ref().and_then(|refused| refused.retry_after_ms);
+        Duration::from_millis(after.unwrap_or_default())
     }
 
     /// The error of a call that is given up.

@@ -5,23 +5,23 @@ use std::fmt::Write;
 pub const ABOUT: &str = "\
 Leases with fencing tokens: time-bounded, exclusive authority over named resources.
 
-A holder takes a lease on a resource and gets a token, a number that only rises. While it renews its session
-the lease is its own; when it falls silent the lease ends after the TTL and the next in line is granted it,
-under a higher token. Storage that checks the token refuses the late write of a holder that woke up too late.";
+A holder takes a lease on a resource and gets a token, a number that only rises. While it renews its session the \
+lease is its own; when it falls silent the lease ends after the TTL and the next in line is granted it, under a \
+higher token. Storage that checks the token refuses the late write of a holder that woke up too late.";
 
 pub const AFTER: &str = "\
 Examples:
-  tenure serve                                          a durable node on this machine, data in ./tenure-data
-  tenure acquire settlement/cron --ttl 10s              take a lease; prints its token and session
-  tenure acquire settlement/cron --wait 1m              the same, but stand in line for at most a minute
-  tenure explain settlement/cron                        who holds it, what is left, who waits and why
+  tenure serve                               a durable node on this machine, data in ./tenure-data
+  tenure acquire settlement/cron --ttl 10s   take a lease; prints its token and its session
+  tenure acquire settlement/cron --wait 1m   the same, but stand in line for at most a minute
+  tenure explain settlement/cron             who holds it, what is left, who waits and why
   tenure kv put cursor 17 --resource settlement/cron --token 7
-                                                        write only if token 7 is still the newest
-  tenure watch settlement/ --json | jq .                follow grants and ends as they happen
+                                             write only under the newest token
+  tenure watch settlement/ --json | jq .     follow grants and ends as they happen
 
 Output:
-  stdout is data, stderr is talk. Tables and colours are for terminals; a pipe gets tab-separated lines without
-  a heading; --json gives one object per line. A closed pipe is no error.
+  stdout is data, stderr is talk. Tables and colours are for terminals; a pipe gets tab-separated
+  lines without a heading; --json gives one object per line. A closed pipe is no error.
 
 Exit codes:
   0  done                   4  the lease or its session has ended
@@ -53,7 +53,7 @@ pub fn grouped(definition: clap::Command) -> clap::Command {
         commands.push('\n');
     }
     let template = format!(
-        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{commands}{{options}}{{after-help}}\n"
+        "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{commands}Global options:\n{{options}}{{after-help}}\n"
     );
     definition.help_template(template)
 }

@@ -18,7 +18,7 @@ pub const TTL_DEFAULT: Length = Length::seconds(10);
 
 /// Leases with fencing tokens: time-bounded, exclusive authority over named resources.
 #[derive(Debug, Parser)]
-#[command(name = "tenure", version, propagate_version = true, disable_help_subcommand = true)]
+#[command(name = "tenure", version, disable_help_subcommand = true)]
 #[command(long_about = help::ABOUT, after_long_help = help::AFTER)]
 pub struct Cli {
     /// What applies to every command.

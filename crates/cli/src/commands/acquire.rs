@@ -15,19 +15,19 @@ use crate::shapes;
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure acquire settlement/cron                     take it now, or hear who holds it (exit code 3)
-  tenure acquire settlement/cron --wait 1m           stand in line for at most a minute
-  tenure acquire shard/1 shard/2 --wait              both or none, as long as it takes
-  tenure acquire reports --mode shared               one of many readers
-  tenure acquire api/quota --mode slots=5            one of five slots
+  tenure acquire settlement/cron             take it now, or hear who holds it (exit code 3)
+  tenure acquire settlement/cron --wait 1m   stand in line for at most a minute
+  tenure acquire shard/1 shard/2 --wait      both or none, as long as it takes
+  tenure acquire reports --mode shared       one of many readers
+  tenure acquire api/quota --mode slots=5    one of five slots
 
 In a script, keep the exit code and export what was granted:
   lease=$(tenure acquire settlement/cron --export) || exit
   eval \"$lease\"            # TENURE_TOKEN, TENURE_SESSION, …
   tenure release settlement/cron
 
-The lease ends after its TTL unless the session is renewed in time (`tenure session renew`). A token proves
-order, not time: what must not be written too late belongs behind storage that checks it.";
+The lease ends after its TTL unless the session is renewed in time (`tenure session renew`). A token proves order, \
+not time: what must not be written too late belongs behind storage that checks it.";
 
 /// Take one or several resources: all or none, now or in turn
 #[derive(Debug, clap::Args)]

@@ -39,17 +39,12 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
 
     let lease = shapes::lease(&lease, &fences);
     let past: Vec<json::Transition> = transitions.iter().filter_map(shapes::transition).collect();
-    // The three answers are three moments; a grant between them is recognised by its token.
-    let since = transitions
-        .iter()
-        .find(|grant| grant.to_unix_ms.is_none() && Some(grant.token) == lease.token)
-        .map(|grant| shapes::at(grant.from_unix_ms));
     let told = || {
         let mut told = shapes::value(&lease);
         told["history"] = past.iter().map(shapes::value).collect();
         told
     };
-    context.output.tell(told, |form| explain::explain(&lease, since.as_deref(), &past, form.paint()))?;
+    context.output.tell(told, |form| explain::explain(&lease, &past, form.paint()))?;
     Ok(Exit::Done)
 }
 

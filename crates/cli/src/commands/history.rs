@@ -35,8 +35,13 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     let send = |channel, request| async move { LeasesClient::new(channel).history(request).await };
     let answer = context.read(request, send).await?;
     let past: Vec<json::Transition> = answer.transitions.iter().filter_map(shapes::transition).collect();
-    let present: Vec<&proto::Transition> =
-        answer.transitions.iter().filter(|lease| lease.to_unix_ms.is_none()).collect();
+    let request = proto::LeaseGetRequest { resource: args.resource.to_string(), stale: false };
+    let get = |channel, request| async move { LeasesClient::new(channel).get(request).await };
+    let lease = context.read(request, get).await?.lease.unwrap_or_default();
+    // Asked for one after the other; what ended in between is told as ended.
+    let ended = |holding: &proto::Holding| past.iter().any(|lease| lease.token == holding.token);
+    let present: Vec<json::Holder> =
+        lease.holders.iter().filter(|holding| !ended(holding)).map(shapes::holder).collect();
     if context.output.is_json() {
         for lease in &present {
             context.output.line(&shapes::present(lease).to_string())?;
@@ -45,7 +50,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
             context.output.line(&shapes::value(lease).to_string())?;
         }
     } else {
-        if answer.transitions.is_empty() {
+        if present.is_empty() && past.is_empty() {
             context.output.talk(&format!("nothing is remembered of {}", args.resource));
         }
         context.output.line(&leases::history(&present, &past, context.output.form()))?;

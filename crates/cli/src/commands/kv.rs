@@ -18,13 +18,13 @@ const EXAMPLES: &str = "\
 Examples:
   tenure kv put settlement/cursor 'row 17' --resource settlement/cron --token 7
   tenure kv get settlement/cursor
-  tenure kv put config @- < config.json              the value from stdin
-  tenure kv put lock me --if-absent                  only if it does not exist
-  tenure kv put count 8 --if-revision 41             only if revision 41 changed it last
+  tenure kv put config @- < config.json      the value from stdin
+  tenure kv put lock me --if-absent          only if it does not exist
+  tenure kv put count 8 --if-revision 41     only if revision 41 changed it last
   tenure kv ls settlement/
 
-A guarded write needs the token of a live exclusive lease; a stale one is refused with exit code 5. The first
-guarded write binds the register to that resource.";
+A guarded write needs the token of a live exclusive lease; a stale one is refused with exit code 5. The first guarded \
+write binds the register to that resource.";
 
 /// Read and write registers: small values, guarded by leases where asked for
 #[derive(Debug, clap::Args)]

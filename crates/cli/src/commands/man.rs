@@ -10,7 +10,7 @@ use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure man ~/.local/share/man/man1                 then `man tenure`, `man tenure-acquire`, …";
+  tenure man ~/.local/share/man/man1         then `man tenure`, `man tenure-acquire`, …";
 
 /// Write man pages into a folder
 #[derive(Debug, clap::Args)]

@@ -13,9 +13,10 @@ use crate::shapes;
 const EXAMPLES: &str = "\
 Examples:
   tenure release settlement/cron --session 7-9f86d081884c7d659a2feaa0c55ad015
-  tenure release settlement/cron                     the session from TENURE_SESSION, as `acquire --export` sets it
+  tenure release settlement/cron             with TENURE_SESSION as `acquire --export` sets it
 
-Releasing what is not held any more is no error: it is free either way.";
+The next in line is granted it in the same step. Releasing what the session does not hold any more is no error; a \
+session that has ended is (exit code 4). The session that an acquire opened by itself ends with its last lease.";
 
 /// Give a lease back
 #[derive(Debug, clap::Args)]

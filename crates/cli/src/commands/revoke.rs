@@ -17,9 +17,9 @@ Examples:
   tenure revoke settlement/cron --reason 'stuck since 03:00'
   tenure revoke settlement/cron --now --reason 'host is on fire'
 
-Without --now the holder is given notice: the lease ends when it confirms, or when what was left of its session
-is over, whichever comes first. With --now the lease ends at once and the holder may not know it yet: only
-storage that checks tokens keeps its writes out.";
+Without --now the holder is given notice: the lease ends when it confirms, or when what was left of its session is \
+over, whichever comes first. With --now the lease ends at once and the holder may not know it yet: only storage that \
+checks tokens keeps its writes out.";
 
 /// End the leases of a resource, as an administrator
 #[derive(Debug, clap::Args)]

@@ -21,7 +21,7 @@ use crate::render::Form;
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure serve                                       a single node: durable, not fault-tolerant
+  tenure serve                               a single node: durable, not fault-tolerant
   tenure serve --listen 127.0.0.1:7401 --data-dir /var/lib/tenure
 
 Three nodes, here on one machine; the first start of all of them forms the cluster:
@@ -30,8 +30,8 @@ Three nodes, here on one machine; the first start of all of them forms the clust
   tenure serve --node 2 --peers $peers --listen 127.0.0.1:7402 --data-dir data-2
   tenure serve --node 3 --peers $peers --listen 127.0.0.1:7403 --data-dir data-3
 
-SIGTERM and SIGINT drain: no new connections, leadership is handed on, requests under way end. A second one stops
-at once; nothing that was acknowledged is lost either way.";
+SIGTERM and SIGINT drain: no new connections, leadership is handed on, requests under way end. A second one stops at \
+once; nothing that was acknowledged is lost either way.";
 
 /// Run a node: a single durable one, or a member of a cluster
 #[derive(Debug, clap::Args)]

@@ -17,11 +17,10 @@ const EXAMPLES: &str = "\
 Examples:
   export TENURE_SESSION=$(tenure session open --ttl 30s)
   tenure acquire shard/1 --session \"$TENURE_SESSION\"
-  tenure session renew                                renews every lease of the session
-  tenure session close                                gives all of them back
+  tenure session renew                       renews every lease of the session
+  tenure session close                       gives all of them back
 
-Only the whole id, which `open` prints once, renews and closes; lists show the public number, which opens no
-door.";
+Only the whole id, which `open` prints once, renews and closes; lists show the public number, which opens no door.";
 
 /// Open, renew, close and list sessions
 #[derive(Debug, clap::Args)]

@@ -11,8 +11,8 @@ use crate::shapes;
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure acquire settlement/cron --wait &            the successor stands in line first
-  tenure explain settlement/cron                     … and is shown there with the number of its session
+  tenure acquire settlement/cron --wait &    the successor stands in line first
+  tenure explain settlement/cron             … and is shown with the number of its session
   tenure transfer settlement/cron --session 7-9f86d081884c7d659a2feaa0c55ad015 --to 9
 
 The successor gets a new, higher token. Stop acting on the old one before you hand it on.";

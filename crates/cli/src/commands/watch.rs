@@ -15,12 +15,12 @@ const PATIENCE_MIN: Duration = Duration::from_secs(30);
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure watch                                       everything, sessions and leaders included
-  tenure watch settlement/                           resources and registers whose names begin like this
-  tenure watch --from 42                             what has happened since revision 42, then what happens
+  tenure watch                               everything, sessions and leaders included
+  tenure watch settlement/                   resources and registers that begin like this
+  tenure watch --from 42                     what has happened since revision 42, and what happens
   tenure watch --json | jq -c 'select(.kind == \"granted\")'
 
-All events of one revision arrive together. If the server goes away the watch goes on with another, or with the
+All events of one revision arrive together. If the server goes away the watch goes on with another, or with the \
 same one later, and tells nothing twice.";
 
 /// Follow what changes, as it changes

@@ -9,13 +9,13 @@ use super::words::{count, short_time, span, tame, why};
 /// How many past holders are told.
 const PAST_TOLD: usize = 3;
 
-/// Everything that is known about a resource, in words. `since` is the calendar time of the newest grant, if
-/// it is known; `past` are the ended leases, the newest first.
-pub fn explain(lease: &Lease, since: Option<&str>, past: &[Transition], paint: Paint) -> String {
+/// Everything that is known about a resource, in words; `past` are the ended leases, the newest
+/// first.
+pub fn explain(lease: &Lease, past: &[Transition], paint: Paint) -> String {
     let mut story = Story { paint, text: String::new() };
     match lease.holders.as_slice() {
         [] => story.free(lease, past),
-        [holder] if holder.mode == Mode::Exclusive => story.held(lease, holder, since),
+        [holder] if holder.mode == Mode::Exclusive => story.held(lease, holder),
         _ => story.held_by_several(lease),
     }
     story.line_of_waiters(lease);
@@ -70,10 +70,9 @@ impl Story {
         }
     }
 
-    fn held(&mut self, lease: &Lease, holder: &Holder, since: Option<&str>) {
-        let since = since.map(|since| format!(" since {}", short_time(since))).unwrap_or_default();
+    fn held(&mut self, lease: &Lease, holder: &Holder) {
         self.say(&format!(
-            "{} is held by {} (session {}){since}, for {} now.",
+            "{} is held by {} (session {}), for {} now.",
             self.paint.strong(&lease.resource),
             self.paint.strong(&holder.holder),
             holder.session_number,
@@ -209,7 +208,7 @@ fn words_of_waiter(waiter: &Waiter, paint: Paint) -> String {
         _ => format!(", together with all of {}", waiter.resources.join(", ")),
     };
     format!(
-        "{} (session {}) since {}{mode}{priority}{others}; {patience}",
+        "{} (session {}) for {}{mode}{priority}{others}; {patience}",
         paint.strong(&waiter.holder),
         waiter.session_number,
         span(waiter.waited_ms)

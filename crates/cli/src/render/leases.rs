@@ -6,7 +6,6 @@ use tenure_wire::json::{ClusterStatus, Granted, Holder, Lease, Register, Transit
 use super::paint::Form;
 use super::table::Table;
 use super::words::{brief, count, mode_and_slot, short_time, span, tame};
-use crate::shapes;
 
 /// Shell assignments for `eval`: of one lease, or numbered ones of several.
 pub fn export(grants: &[Granted], endpoints: &str) -> String {
@@ -152,19 +151,20 @@ fn left(holder: &Holder) -> String {
 }
 
 /// What is held now, then past leases, the newest first.
-pub fn history(present: &[&proto::Transition], past: &[Transition], form: Form) -> String {
+pub fn history(present: &[Holder], past: &[Transition], form: Form) -> String {
     let mut table =
         Table::new(&[">TOKEN", ">GEN", "HOLDER", ">SESSION", "HELD AS", "FROM", "TO", ">HELD", "WHY"]);
-    for lease in present {
+    for holder in present {
+        let held = span(holder.held_ms);
         table.row([
-            lease.token.to_string(),
-            lease.generation.to_string(),
-            lease.holder.clone(),
-            lease.session_number.to_string(),
-            mode_and_slot(shapes::mode(lease.mode.as_ref()), lease.slot),
-            short_time(&shapes::at(lease.from_unix_ms)),
+            holder.token.to_string(),
+            holder.generation.to_string(),
+            holder.holder.clone(),
+            holder.session_number.to_string(),
+            mode_and_slot(holder.mode, holder.slot),
+            format!("{held} ago"),
             "now".to_owned(),
-            span(lease.held_ms),
+            held,
             "held".to_owned(),
         ]);
     }

@@ -4,8 +4,6 @@
 use std::cell::RefCell;
 use std::net::{SocketAddr, TcpListener};
 
-use prost::Message;
-use tenure_wire::proto;
 use tonic::{Response, Status};
 
 use super::*;
@@ -31,9 +29,8 @@ fn call(repeat: Repeat) -> Call {
     Call { repeat, within: 5 * second, attempt_within: Some(5 * second), persistent: false }
 }
 
-fn refusal(code: &str, effect: proto::Effect) -> Status {
-    let detail = proto::Error { code: code.into(), effect: effect.into(), ..Default::default() };
-    Status::with_details(tonic::Code::Unavailable, code, detail.encode_to_vec().into())
+fn refusal(code: Code) -> Status {
+    ApiError::new(code, code.as_str()).into()
 }
 
 /// Makes a call whose attempts get these answers, one after the other, and counts the attempts.
@@ -90,7 +87,7 @@ async fn a_lost_answer_is_unknown_and_not_asked_for_twice() {
 async fn a_harmless_call_is_repeated_under_a_number_of_its_own() {
     let (open, _listener) = listening();
     let lost = || Err(Status::unavailable("broken pipe"));
-    let unknown = Err(refusal("unknown_outcome", proto::Effect::Unknown));
+    let unknown = Err(refusal(Code::UnknownOutcome));
     let answers = vec![lost(), unknown, lost(), Ok("done")];
     let (result, numbers) = run(&transport(&[open]), call(Repeat::Harmless), answers).await;
     assert_eq!(result, Ok("done"));
@@ -100,14 +97,14 @@ async fn a_harmless_call_is_repeated_under_a_number_of_its_own() {
 #[tokio::test]
 async fn a_no_that_passes_is_outwaited_and_any_other_no_is_the_answer() {
     let (open, _listener) = listening();
-    let busy = Err(refusal("no_leader", proto::Effect::NotApplied));
+    let busy = Err(refusal(Code::NoLeader));
     let (result, _) = run(&transport(&[open]), call(Repeat::Never), vec![busy, Ok("done")]).await;
     assert_eq!(result, Ok("done"));
 
-    let held = Err(refusal("held", proto::Effect::NotApplied));
+    let held = Err(refusal(Code::Held));
     let (result, _) = run(&transport(&[open]), call(Repeat::Harmless), vec![held]).await;
     let CallError::Refused(refused) = result.expect_err("held") else { panic!("it was refused") };
-    assert_eq!(refused.code, "held");
+    assert_eq!(refused.code, Code::Held);
 }
 
 #[tokio::test]

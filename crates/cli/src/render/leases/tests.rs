@@ -5,6 +5,7 @@ use tenure_client::proto;
 
 use super::*;
 use crate::render::Paint;
+use crate::shapes;
 
 const EYES: Form = Form::Terminal(Paint::new(false));
 
@@ -151,15 +152,7 @@ fn a_list_has_one_line_per_holder() {
 
 #[test]
 fn history_says_why() {
-    let present = proto::Transition {
-        token: 12,
-        generation: 4,
-        session_number: 7,
-        holder: "node-a".into(),
-        from_unix_ms: 1_700_000_000_000,
-        held_ms: 5_000,
-        ..Default::default()
-    };
+    let present = shapes::holder(&proto::Holding { held_ms: 5_000, ..holding() });
     let past = proto::Transition {
         token: 11,
         generation: 3,
@@ -175,10 +168,10 @@ fn history_says_why() {
     let past = shapes::transition(&past).expect("it has ended");
     expect![[r#"
         TOKEN  GEN  HOLDER  SESSION  HELD AS    FROM                  TO                       HELD  WHY
-           12    4  node-a        7  exclusive  2023-11-14 22:13:20Z  now                        5s  held
+           12    4  node-a        7  exclusive  5s ago                now                        5s  held
            11    3  node-b        5  exclusive  2023-11-14 21:56:40Z  2023-11-14 22:13:10Z  16m 30s  revoked: stuck
     "#]]
-    .assert_eq(&history(&[&present], &[past], EYES));
+    .assert_eq(&history(&[present], &[past], EYES));
 }
 
 #[test]
