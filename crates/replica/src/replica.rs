@@ -195,8 +195,10 @@ impl<M: StateMachine> Replica<M> {
     /// Resolves when the replica has failed for good; never on a graceful shutdown.
     pub async fn failed(&self) -> Failure {
         let mut failure = self.0.failure.clone();
-        match failure.wait_for(Option::is_some).await {
-            Ok(message) => Failure(message.clone().unwrap_or_default()),
+        // Copied out before anything else is awaited, so that this future can move between threads.
+        let message = failure.wait_for(Option::is_some).await.map(|message| message.clone());
+        match message {
+            Ok(message) => Failure(message.unwrap_or_default()),
             // Everything that could fail has ended in good order.
             Err(_) => std::future::pending().await,
         }
