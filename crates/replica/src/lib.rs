@@ -31,5 +31,14 @@ pub use peer::{ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork}
 pub use replica::{Proposal, Replica};
 pub use status::{Histogram, LogStatus, PeerStatus, Role, Status, SyncStatus};
 
+/// Ways in for the fuzz targets; no promise is made about them.
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing {
+    pub use crate::peer::fuzzing as peer;
+    pub use crate::snapshot::fuzzing as snapshot;
+    pub use crate::wal::fuzzing as wal;
+}
+
 /// The number of a node. Chosen by the operator, never used again after the node is removed.
 pub type NodeId = u64;

@@ -7,6 +7,8 @@
 mod channel;
 mod formation;
 mod frame;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod handshake;
 mod link;
 mod message;

@@ -13,7 +13,7 @@ use crate::snapshot::SnapshotStore;
 use crate::{NodeId, StateMachine};
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::raft::StreamAppendResult;
+use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use parking_lot::RwLock;
 use std::future::Future;
 use std::io;
@@ -184,7 +184,7 @@ impl<M: StateMachine> Connection<M> {
         let Frame { kind, call, body } = frame;
         let engine = self.host.engine.clone();
         match kind {
-            kind::APPEND => self.append(call, message::decode_append(body)?).await,
+            kind::APPEND => self.append(call, message::decode_append(body)?).await?,
             kind::HEARTBEAT => {
                 let request = message::decode_append(body)?;
                 let (previous, last) = (request.prev_log_id, request.prev_log_id);
@@ -280,17 +280,21 @@ impl<M: StateMachine> Connection<M> {
         }
     }
 
-    async fn append(&mut self, call: u64, request: openraft::raft::AppendEntriesRequest<Types>) {
-        let mut request = request;
-        loop {
-            let pipeline =
-                self.pipeline.get_or_insert_with(|| Pipeline::start(&self.host.engine, self.answers.clone()));
-            match pipeline.push(call, request).await {
-                Ok(()) => return,
-                Err(back) => request = back,
-            }
-            self.pipeline = None;
-        }
+    /// Hands an append to the current run of them, or begins another if that one has ended. A fresh run
+    /// that takes nothing means that the engine, or the whole runtime, is going down: the connection
+    /// ends with it. (Trying again here once kept a runtime from ever shutting down.)
+    async fn append(&mut self, call: u64, request: AppendEntriesRequest<Types>) -> io::Result<()> {
+        let request = match &self.pipeline {
+            Some(pipeline) => match pipeline.push(call, request).await {
+                Ok(()) => return Ok(()),
+                Err(request) => request,
+            },
+            None => request,
+        };
+        let pipeline = Pipeline::start(&self.host.engine, self.answers.clone());
+        let pushed = pipeline.push(call, request).await;
+        self.pipeline = Some(pipeline);
+        pushed.map_err(|_| io::Error::other("the engine takes no appends"))
     }
 
     /// Works on a call beside others. Past the limit the connection is read no further.

@@ -5,6 +5,8 @@
 //! is removed at the next start.
 
 mod format;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod store;
 
 pub(crate) use store::{Meta, SnapshotFile, SnapshotStore};

@@ -16,6 +16,8 @@
 mod driver;
 mod files;
 mod frame;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod log;
 mod meter;
 mod record;
