@@ -68,8 +68,8 @@ fn a_release_grants_the_first_in_line_in_the_same_revision() {
         for message in watch {
             for kind in kinds(&message) {
                 match kind.as_str() {
-                    "ended" => ended = Some(message.id),
-                    "granted" => granted = Some(message.id),
+                    "ended" => ended = message.data["revision"].as_u64(),
+                    "granted" => granted = message.data["revision"].as_u64(),
                     _ => {}
                 }
             }
