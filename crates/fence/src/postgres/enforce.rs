@@ -38,7 +38,7 @@ pub struct Installed {
 
 /// One guarded table, or one partition or child of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Guarded {
+pub struct GuardedTable {
     /// The table that was named at install.
     pub root: String,
     /// The table itself, a partition, or a child.
@@ -90,7 +90,7 @@ pub async fn install(client: &Client, install: &Install) -> Result<Installed, Fe
 }
 
 /// What is guarded now. Empty if nothing is; an error if enforcement was never installed.
-pub async fn status(client: &Client) -> Result<Vec<Guarded>, FenceError> {
+pub async fn status(client: &Client) -> Result<Vec<GuardedTable>, FenceError> {
     let rows = client
         .simple_query("SELECT root, member, scope, token, holder, problem FROM tenure_fence.status()")
         .await
@@ -103,7 +103,7 @@ pub async fn status(client: &Client) -> Result<Vec<Guarded>, FenceError> {
         .map(|row| {
             let text = |column| row.get(column).map(str::to_owned);
             let needed = |column| text(column).ok_or_else(|| FenceError::refused("status without a name"));
-            Ok(Guarded {
+            Ok(GuardedTable {
                 root: needed(0)?,
                 member: needed(1)?,
                 scope: needed(2)?,

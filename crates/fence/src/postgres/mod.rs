@@ -139,7 +139,7 @@ impl Postgres {
             Ok::<_, tokio_postgres::Error>((transaction, rows))
         };
         match tokio::time::timeout(budget.unwrap_or(UNSTATED), entering).await {
-            Ok(entered) => entered.map_err(|error| not_applied(error, authority.scope())),
+            Ok(entered) => entered.map_err(not_applied),
             Err(elapsed) => Err(FenceError::unavailable(elapsed)), // dropped, so rolled back: nothing was written
         }
     }
@@ -236,7 +236,7 @@ impl<A: Authority> Guarded<'_, A> {
         let budget = budget::of(self.authority, &*self.clock)?;
         within(budget, self.find_out, self.transaction.commit())
             .await?
-            .map_err(|error| classify(error, self.find_out))
+            .map_err(|error| at_commit(error, self.find_out))
     }
 
     /// Rolls back.
@@ -280,11 +280,7 @@ impl<A: Authority> Serial<'_, A> {
             authority.token(),
             hex(to.as_bytes()),
         );
-        self.guarded
-            .transaction
-            .simple_query(&sql)
-            .await
-            .map_err(|error| not_applied(error, authority.scope()))?;
+        self.guarded.transaction.simple_query(&sql).await.map_err(not_applied)?;
         self.cursor = Some(to);
         Ok(())
     }
@@ -305,13 +301,23 @@ pub fn classify(error: tokio_postgres::Error, find_out: FindOut) -> FenceError {
     match error.code() {
         // The server answered, so whatever the statement was has been rolled back.
         Some(code) => answered(code.clone(), error),
-        None if error.is_closed() => FenceError::unknown(find_out, error),
         None => FenceError::unknown(find_out, error),
     }
 }
 
+/// The same for a commit: a server that is being shut down while it waits for its replicas has already
+/// committed on its own disk when it says so.
+fn at_commit(error: tokio_postgres::Error, find_out: FindOut) -> FenceError {
+    match error.code().map(SqlState::code) {
+        Some(code) if code.starts_with("57P") || code.starts_with("08") => {
+            FenceError::unknown(find_out, error)
+        }
+        _ => classify(error, find_out),
+    }
+}
+
 /// The same for a step before the commit: without a commit nothing can have been applied.
-fn not_applied(error: tokio_postgres::Error, _scope: &Scope) -> FenceError {
+fn not_applied(error: tokio_postgres::Error) -> FenceError {
     match error.code() {
         Some(code) => answered(code.clone(), error),
         None => FenceError::unavailable(error),
