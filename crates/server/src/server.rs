@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{Moment, Settings};
 use tenure_replica::{
-    Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork,
+    Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork, Timing,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::desk::desk;
-use crate::front::Front;
+use crate::front::{Front, FrontLimits};
 use crate::hub::Hub;
 use crate::listen::{Accept, bind};
 use crate::node::Node;
@@ -27,6 +27,14 @@ use crate::replicated::Replicated;
 
 /// How long requests under way may take to end once the node is told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
+
+/// Heartbeats of a node that has nobody to send them to. It elects itself at its start without waiting, so slow
+/// ones cost nothing, and quick ones would only wake an idle node up.
+const ALONE: Timing = Timing {
+    heartbeat: Duration::from_millis(500),
+    election_min: Duration::from_millis(1_500),
+    election_max: Duration::from_millis(3_000),
+};
 
 /// What a node needs of the world around it; simulation supplies its own.
 #[derive(Clone)]
@@ -102,7 +110,7 @@ impl Server {
             tenure_replica::Config {
                 node: config.node,
                 peers: config.peers.clone(),
-                timing: config.timing,
+                timing: if config.peers.is_empty() { ALONE } else { config.timing },
                 log: config.log,
                 snapshot: config.snapshot,
                 execution: world.execution,
@@ -117,10 +125,18 @@ impl Server {
         let prober = Prober::new(world.network, probe_address(address).to_string());
         let (desk, trays, numbers) =
             desk(replica.clone(), world.clock.clone(), prober, config.office.clone(), founding);
-        let node = Node::new(replica, trays, hub, world.entropy, numbers);
+        let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
+        let node = Node::new(replica, trays, hub, world.entropy, numbers, client_address);
         let desk = tokio::spawn(desk.work());
         let (stop, stopping) = watch::channel(false);
-        let front = Front::new(node.clone(), world.clock, address, config.advertise.as_deref(), stopping);
+        let front = Front::new(
+            node.clone(),
+            world.clock,
+            address,
+            config.advertise.as_deref(),
+            FrontLimits::default(),
+            stopping,
+        );
         let front = tokio::spawn(front.serve(accept, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
         Ok(Server { node, address, stop, front, desk })
