@@ -3,23 +3,59 @@
 //! This crate decides how a call reaches the store: over which endpoint, how often, for how long, and what
 //! the caller may believe when no answer came. It never decides who holds a lease.
 //!
-//! Start with [`Transport`], which makes calls, and [`CallError`], which says what a failed one has done.
+//! Start with [`Client`]: it opens [`Session`]s, a session acquires [`Lease`]s, and a lease gives [`Permit`]s, each at the
+//! moment of use. What a holder may believe is decided by `tenure_core::Holder`; `keeper.rs` drives it and `heart.rs`
+//! keeps it alive, on a thread of its own. Below that, [`Transport`] makes single calls and [`CallError`] says what a failed one has done.
 
+mod acquire;
+mod changes;
+mod client;
+mod election;
+mod embedded;
 mod endpoints;
 mod error;
+mod execution;
+mod heart;
+mod keeper;
+mod kinds;
+mod lease;
+mod net;
+mod registers;
 mod retry;
+mod session;
+mod store;
+pub mod testing;
 mod transport;
 mod watch;
+mod watchdog;
 
+pub use acquire::{AcquireError, AcquireRequest};
+pub use changes::Changes;
+pub use client::Client;
+pub use election::{Candidate, Election, ElectionError, Leader, Leadership, Observer};
+pub use embedded::Embedded;
 pub use endpoints::{DEFAULT_PORT, Endpoint, Endpoints, InvalidEndpoint};
 pub use error::{CallError, Tried};
+pub use execution::{Execution, Tasks};
+pub use kinds::{RwLease, Semaphore};
+pub use lease::{
+    DrainError, Lease, LeaseStatus, Permit, PermitError, ReadPermit, StatusChanges, StopSignal, TransferError,
+};
+pub use registers::{GuardedRegisters, Registers};
 pub use retry::Backoff;
+pub use session::{OpenError, Session, SessionRequest};
+pub use store::{Ear, LeaseInfo, News, OpenSession, Opened, Route, Store, Then, TimeBase, Watcher};
 pub use transport::{Attempt, Call, Repeat, Transport, random_nonce};
 pub use watch::Watch;
+pub use watchdog::HardStop;
 
+/// The words of the holder's side: what a lease is, why it is in doubt, how it ended, and the numbers it lives by.
+pub use tenure_core::{
+    Bounds, BrokenTiming, EndReason, Jeopardy, LeaseEnd, LeaseState, NoPermit, Suspect, Timing, TimingNumbers,
+};
 /// The messages and clients of the gRPC interface, for callers of [`Transport::call`].
 pub use tenure_wire::proto;
 /// The words of refusals, and what a failed call has done.
-pub use tenure_wire::{ApiError, Code, Effect};
+pub use tenure_wire::{About, ApiError, Code, Effect};
 /// What one transmission of a [`Transport::call`] goes over and comes to.
 pub use tonic::{Response, Status, transport::Channel};

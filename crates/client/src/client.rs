@@ -1,0 +1,103 @@
+//! A connection to a store, and everything that is kept alive over it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tenure_clock::{Clock, SystemClock};
+use tenure_core::Nonce;
+use tokio::sync::mpsc;
+
+use crate::changes::Changes;
+use crate::embedded::Embedded;
+use crate::endpoints::Endpoints;
+use crate::execution::{Execution, Work};
+use crate::heart::{Heart, ToHeart};
+use crate::keeper::{KeepOptions, Keeper};
+use crate::net::Network;
+use crate::registers::Registers;
+use crate::session::SessionRequest;
+use crate::store::{Store, TimeBase};
+use crate::transport::random_nonce;
+
+/// What all sessions of a client share.
+pub(crate) struct Shared {
+    pub store: Arc<dyn Store>,
+    pub clock: Arc<dyn Clock>,
+    pub execution: Execution,
+    pub heart: mpsc::UnboundedSender<ToHeart>,
+}
+
+/// A client of one store. Cheap to clone; clones share their connections and their heart.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tenure_client::Client;
+///
+/// // With a cluster: Client::connect(&"db-1:7400,db-2:7400".parse()?)
+/// let client = Client::embedded();
+/// let session = client.session().holder("settlement").open().await?;
+/// let lease = session.acquire("settlement/cron").wait().await?;
+/// let permit = lease.permit()?;
+/// assert!(permit.time_left() > std::time::Duration::from_secs(5));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Client(Arc<Shared>);
+
+impl Client {
+    /// A client of the cluster behind these endpoints; any one of them is enough. Nothing is connected yet, and the
+    /// application's runtime is never needed for it.
+    pub fn connect(endpoints: &Endpoints) -> Client {
+        let execution = Execution::Threads;
+        let store = Network::new(endpoints.clone(), &execution);
+        Client::with(Arc::new(store), Arc::new(SystemClock), execution)
+    }
+
+    /// A client of a new store inside this process: for tests, examples, and programs whose contenders are threads.
+    pub fn embedded() -> Client {
+        Client::with(Arc::new(Embedded::new()), Arc::new(SystemClock), Execution::Threads)
+    }
+
+    /// A client of any store, living by any clock, running anywhere: for simulation, and for other stores.
+    pub fn with(store: Arc<dyn Store>, clock: Arc<dyn Clock>, execution: Execution) -> Client {
+        let (heart, inbox) = mpsc::unbounded_channel();
+        let beating = Heart::new(store.clone(), clock.clone(), inbox, heart.downgrade());
+        execution.spawn(Work::Heart, beating.run());
+        Client(Arc::new(Shared { store, clock, execution, heart }))
+    }
+
+    /// How a new session is to be opened.
+    pub fn session(&self) -> SessionRequest {
+        SessionRequest::new(self.clone())
+    }
+
+    /// Reads registers, and writes them without a session: at least once.
+    pub fn registers(&self) -> Registers {
+        Registers::of_nobody(self.clone())
+    }
+
+    /// Changes under a prefix of resources and registers, from now on.
+    pub fn watch(&self, prefix: impl Into<String>) -> Changes {
+        Changes::begin(self, prefix.into(), None)
+    }
+
+    /// By what the store counts the life of a session.
+    pub fn time_base(&self) -> TimeBase {
+        self.0.store.time_base()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+
+    pub(crate) fn keep(&self, options: KeepOptions) -> Arc<Keeper> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let key = NEXT.fetch_add(1, Ordering::Relaxed);
+        let keeper = Keeper::new(key, self.0.clone(), options, Nonce::new(random_nonce()));
+        // The heart lives as long as any client or session of it, and this is one.
+        let _ = self.0.heart.send(ToHeart::Join(keeper.clone()));
+        keeper
+    }
+}

@@ -1,0 +1,426 @@
+//! A lease in the hands of the application, and the permits taken under it.
+//!
+//! # Giving back while work goes on
+//!
+//! A permit is owned: it can be moved into a task and outlives the borrow of its lease, because the work that it covers
+//! usually does. So "releasing while a permit is out does not compile" would forbid ordinary programs. Instead
+//! [`Lease::release`] takes the lease, closes the intake and *waits* for the permits that are out; so does dropping the
+//! lease, in the background. Nothing is sent to the store before the last permit is dropped, however it
+//! came to that: this is the rule of the mind, not of this file.
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{
+    EndReason, Generation, Grant, Jeopardy, LeaseEnd, LeaseState, Mode, NoPermit, ResourceName, Scope,
+    SessionNumber, Token,
+};
+use tokio::sync::watch;
+
+use crate::error::CallError;
+use crate::execution::Work;
+use crate::keeper::{Keeper, To};
+use crate::session::Handle;
+
+/// What a lease is to its holder, and whether it has been told to give it up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseStatus {
+    /// Held, in jeopardy, or ended and how.
+    pub state: LeaseState,
+    /// The store wants it back, and why: give it back soon, or it ends by itself at the deadline as it stood.
+    pub notice: Option<EndReason>,
+}
+
+impl LeaseStatus {
+    /// Whether work under the lease has to stop whatever is left.
+    pub(crate) fn must_stop(&self) -> bool {
+        self.notice.is_some()
+            || match self.state {
+                LeaseState::Held => false,
+                LeaseState::Jeopardy(doubt) => {
+                    matches!(doubt, Jeopardy::PastDeadline | Jeopardy::Paused { .. })
+                }
+                LeaseState::Ended(_) => true,
+            }
+    }
+}
+
+/// Why no permit is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PermitError {
+    /// The lease does not allow it now.
+    #[error("{0}")]
+    Refused(NoPermit),
+    /// This is a fork of the process that has the lease. The child holds nothing: two processes must not act under
+    /// one token.
+    #[error("the lease belongs to process {holder}, and this is process {asker}, a fork of it")]
+    Forked {
+        /// The process that acquired it.
+        holder: u32,
+        /// The process that asked.
+        asker: u32,
+    },
+}
+
+/// Proof that the lease was valid when it was taken: what a fenced write asks for. It carries the token, and dropping it
+/// says that the work under it has ended.
+///
+/// It dereferences to [`tenure_core::Permit`], which is what fences take.
+#[must_use = "a permit covers work only while it is kept"]
+pub struct Permit {
+    // Dropped in this order: first the permit is counted back, then whoever waits for that is woken.
+    permit: tenure_core::Permit,
+    bell: Bell,
+}
+
+impl Permit {
+    /// What is left now before the work under it must have stopped: a budget for time-outs.
+    pub fn time_left(&self) -> Duration {
+        self.permit.remaining(self.bell.keeper.now())
+    }
+}
+
+impl Deref for Permit {
+    type Target = tenure_core::Permit;
+
+    fn deref(&self) -> &tenure_core::Permit {
+        &self.permit
+    }
+}
+
+impl fmt::Debug for Permit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.permit.fmt(f)
+    }
+}
+
+/// Proof that a *shared* lease was valid when it was taken. It has no token, so no fence accepts it for a write.
+#[must_use = "a permit covers work only while it is kept"]
+pub struct ReadPermit {
+    permit: tenure_core::ReadPermit,
+    bell: Bell,
+}
+
+impl ReadPermit {
+    /// What is left now before the reader must have stopped.
+    pub fn time_left(&self) -> Duration {
+        self.permit.remaining(self.bell.keeper.now())
+    }
+}
+
+impl Deref for ReadPermit {
+    type Target = tenure_core::ReadPermit;
+
+    fn deref(&self) -> &tenure_core::ReadPermit {
+        &self.permit
+    }
+}
+
+/// Wakes whoever waits for the last permit.
+struct Bell {
+    keeper: Arc<Keeper>,
+    token: Token,
+}
+
+impl Drop for Bell {
+    fn drop(&mut self) {
+        self.keeper.permit_returned(self.token);
+    }
+}
+
+/// A lease: the right to act on a resource, for as long as it is renewed.
+///
+/// It is kept alive in the background. Whether it may be used is asked at the moment of use, with
+/// [`permit`](Self::permit). Dropping it gives it back as soon as no permit is out.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = tenure_client::Client::embedded();
+/// let session = client.session().open().await?;
+/// let lease = session.acquire("settlement/cron").await?;
+/// {
+///     let permit = lease.permit()?;       // reads the clock now; refused once the lease may be another's
+///     println!("write with token {}", permit.token());
+/// }
+/// lease.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Lease {
+    handle: Arc<Handle>,
+    scope: Scope,
+    mode: Mode,
+    token: Token,
+    generation: Generation,
+    waited: Duration,
+    status: watch::Receiver<LeaseStatus>,
+}
+
+impl Lease {
+    pub(crate) fn new(handle: Arc<Handle>, grant: &Grant, status: watch::Receiver<LeaseStatus>) -> Lease {
+        Lease {
+            handle,
+            scope: Scope { resource: grant.resource.clone(), slot: grant.slot },
+            mode: grant.mode,
+            token: grant.token,
+            generation: grant.generation,
+            waited: grant.waited,
+            status,
+        }
+    }
+
+    fn keeper(&self) -> &Arc<Keeper> {
+        self.handle.keeper()
+    }
+
+    /// The resource.
+    pub fn resource(&self) -> &ResourceName {
+        &self.scope.resource
+    }
+
+    /// The resource, or one slot of it: what fences keep a token for.
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
+    /// How it is held.
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// How often the resource has changed hands; for people.
+    pub fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// How long it took to get it, as the store counted.
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// The public number of the session that holds it.
+    pub fn session_number(&self) -> SessionNumber {
+        self.handle.number()
+    }
+
+    /// A permit to act now. The only way to the token.
+    pub fn permit(&self) -> Result<Permit, PermitError> {
+        self.permit_for(Duration::ZERO)
+    }
+
+    /// A permit for work that takes up to `max_op`: refused when less than that is left. Nothing can take a message back
+    /// that was sent in time and arrives late, so give the operation itself a time-out, and fence it.
+    pub fn permit_for(&self, max_op: Duration) -> Result<Permit, PermitError> {
+        let permit = self.ask(|mind, now| mind.permit(self.token, now, max_op))?;
+        Ok(Permit { permit, bell: self.bell() })
+    }
+
+    /// A permit to read now: what a sharer gets.
+    pub fn read_permit(&self) -> Result<ReadPermit, PermitError> {
+        self.read_permit_for(Duration::ZERO)
+    }
+
+    /// A permit to read for up to `max_op`.
+    pub fn read_permit_for(&self, max_op: Duration) -> Result<ReadPermit, PermitError> {
+        let permit = self.ask(|mind, now| mind.read_permit(self.token, now, max_op))?;
+        Ok(ReadPermit { permit, bell: self.bell() })
+    }
+
+    fn ask<P>(
+        &self,
+        ask: impl FnOnce(&tenure_core::Holder, tenure_core::Moment) -> Result<P, NoPermit>,
+    ) -> Result<P, PermitError> {
+        let keeper = self.keeper();
+        if let Some(asker) = keeper.forked() {
+            return Err(PermitError::Forked { holder: keeper.process(), asker });
+        }
+        keeper.permit(ask).map_err(PermitError::Refused)
+    }
+
+    fn bell(&self) -> Bell {
+        Bell { keeper: self.keeper().clone(), token: self.token }
+    }
+
+    /// What has to be installed in the lease's fences before it gives its first permit, and what was
+    /// acquired with [`fences`](crate::AcquireRequest::fences) gives none before. The one use of a token without a permit: a barrier
+    /// only keeps others out.
+    pub fn barrier(&self) -> Result<(Scope, Token), PermitError> {
+        self.ask(|mind, now| mind.barrier(self.token, now))
+    }
+
+    /// A fence has installed the token.
+    pub fn armed(&self, fence: &tenure_core::FenceName) {
+        self.keeper().with_mind(|mind, _| mind.armed(self.token, fence));
+        let command =
+            tenure_core::Command::Arm { scope: self.scope.clone(), fence: fence.clone(), token: self.token };
+        self.keeper().shared.store.submit(command, Box::new(drop));
+    }
+
+    /// A fence has seen a newer token: the resource is another's, and this lease ends.
+    pub fn barrier_refused(&self, seen: Token) {
+        self.keeper().with_mind(|mind, _| mind.barrier_refused(self.token, seen));
+    }
+
+    /// What the lease is at this moment.
+    pub fn status(&self) -> LeaseStatus {
+        self.keeper().lease_status(self.token).map_or(*self.status.borrow(), |(status, _)| status)
+    }
+
+    /// What is left at this moment before the work must have stopped.
+    pub fn remaining(&self) -> Duration {
+        self.keeper().lease_status(self.token).map_or(Duration::ZERO, |(_, remaining)| remaining)
+    }
+
+    /// Changes of the lease's status, as they are noticed.
+    pub fn changes(&self) -> StatusChanges {
+        StatusChanges(self.status.clone())
+    }
+
+    /// Calls `hook` with every new status, one at a time, on a thread that nothing else depends on.
+    pub fn on_change(&self, hook: impl Fn(LeaseStatus) + Send + 'static) {
+        let mut changes = self.changes();
+        self.keeper().shared.execution.spawn(Work::Hooks, async move {
+            while let Some(status) = changes.next().await {
+                hook(status);
+            }
+        });
+    }
+
+    /// A signal that work under this lease has to stop: at the soft deadline, on notice, after a pause, at the
+    /// end. It never takes back what it said; after the lease is held again, ask for a new one.
+    pub fn stop_signal(&self) -> StopSignal {
+        let stop = self.keeper().stop_signal(self.token);
+        StopSignal(stop.unwrap_or_else(|| watch::channel(true).1))
+    }
+
+    /// Gives the lease back: no new permit from now on, then waits for the permits that are out, then tells the store. Answers how
+    /// the lease ended, which may have been otherwise meanwhile.
+    ///
+    /// Dropping this future leaves nothing behind: the lease is given back all the same.
+    pub async fn release(self) -> Result<LeaseEnd, CallError> {
+        let outcome = self.keeper().give_back(self.token, To::Store);
+        hear(outcome.await)
+    }
+
+    /// Hands the lease to another session that stands in line for it, without a moment in which it is free. Waits for the
+    /// permits that are out. If the store says no (the other is gone, or not in line) the lease comes back.
+    pub async fn transfer(self, to: SessionNumber) -> Result<(), TransferError> {
+        let outcome = self.keeper().give_back(self.token, To::Session(to));
+        match hear(outcome.await) {
+            Ok(LeaseEnd::Transferred) => Ok(()),
+            Ok(end) => Err(TransferError::Ended(end)),
+            Err(error) => Err(TransferError::Refused { lease: self, error }),
+        }
+    }
+
+    /// Closes the intake, waits up to `within` for the permits that are out, and gives the lease back. If they are not
+    /// back in time the intake opens again and the lease comes back with their number: what to do with work that
+    /// does not end is the application's to decide.
+    pub async fn drain(self, within: Duration) -> Result<LeaseEnd, DrainError> {
+        let keeper = self.keeper().clone();
+        let mut outcome = keeper.give_back(self.token, To::Store);
+        tokio::select! {
+            biased;
+            outcome = &mut outcome => return hear(outcome).map_err(DrainError::Failed),
+            () = keeper.shared.execution.sleep(within) => {}
+        }
+        let out = keeper.permit(|mind, _| Ok(mind.permits_out(self.token))).unwrap_or_default();
+        if out > 0 && keeper.keep_after_all(self.token) {
+            return Err(DrainError::StillOut { lease: self, out });
+        }
+        // It is on its way: the store is merely slow to answer.
+        hear(outcome.await).map_err(DrainError::Failed)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.keeper().lease_dropped(self.token);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("scope", &self.scope)
+            .field("token", &self.token)
+            .field("status", &*self.status.borrow())
+            .finish()
+    }
+}
+
+fn hear(
+    outcome: Result<Result<LeaseEnd, CallError>, tokio::sync::oneshot::error::RecvError>,
+) -> Result<LeaseEnd, CallError> {
+    // The sender is dropped unheard only if the lease was forgotten, which it is after its end.
+    outcome.unwrap_or(Ok(LeaseEnd::Expired { why: None }))
+}
+
+/// Why a lease was not handed over.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// The store said no, or could not be asked; the lease is still there.
+    #[error("the lease was not handed over: {error}")]
+    Refused {
+        /// The lease.
+        lease: Lease,
+        /// Why.
+        error: CallError,
+    },
+    /// The lease had ended otherwise.
+    #[error("the lease ended before it could be handed over")]
+    Ended(LeaseEnd),
+}
+
+/// Why a lease was not drained.
+#[derive(Debug, thiserror::Error)]
+pub enum DrainError {
+    /// Permits are still out; the lease is still there.
+    #[error("{out} permits were still out when the time to drain was up")]
+    StillOut {
+        /// The lease.
+        lease: Lease,
+        /// How many.
+        out: usize,
+    },
+    /// The store said no, or could not be asked.
+    #[error(transparent)]
+    Failed(CallError),
+}
+
+/// Changes of a lease's status, as they are noticed. A status that lasted for a moment only may be skipped; the last one never is.
+#[derive(Clone, Debug)]
+pub struct StatusChanges(watch::Receiver<LeaseStatus>);
+
+impl StatusChanges {
+    /// The next status; `None` when the lease is forgotten, after its end.
+    pub async fn next(&mut self) -> Option<LeaseStatus> {
+        self.0.changed().await.ok()?;
+        Some(*self.0.borrow_and_update())
+    }
+
+    /// The status as it was last noticed.
+    pub fn latest(&self) -> LeaseStatus {
+        *self.0.borrow()
+    }
+}
+
+/// Says when work has to stop.
+#[derive(Clone, Debug)]
+pub struct StopSignal(watch::Receiver<bool>);
+
+impl StopSignal {
+    /// Whether it has been said.
+    pub fn is_stopped(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Waits until it is said.
+    pub async fn stopped(&mut self) {
+        // A sender that is gone without having said so belonged to a lease that is gone.
+        let _ = self.0.wait_for(|stopped| *stopped).await;
+    }
+}

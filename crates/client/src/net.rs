@@ -1,0 +1,195 @@
+//! The store behind the network: a Tenure cluster, over the session stream.
+//!
+//! Renewals and opens go over connections that are made and driven on the heart's thread; commands go over one
+//! stream that lives with the calls; what is merely looked up is single calls. This file and its folder
+//! decide over which endpoint something goes and what is sent again. They never decide what a holder may believe.
+
+mod commands;
+mod frames;
+mod renewals;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{
+    Command, Done, Register, RegisterKey, RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber,
+    Token,
+};
+use tenure_wire::proto::leases_client::LeasesClient;
+use tenure_wire::proto::registers_client::RegistersClient;
+use tenure_wire::proto::sessions_client::SessionsClient;
+use tenure_wire::{ApiError, Code, proto};
+use tonic::transport::Channel;
+
+use self::commands::Commands;
+use self::renewals::Renewals;
+use crate::endpoints::{Endpoint, Endpoints};
+use crate::error::CallError;
+use crate::execution::{Execution, Work};
+use crate::store::{Ear, LeaseInfo, OpenSession, Opened, Route, Store, Then, TimeBase, Watcher};
+use crate::transport::{Call, Repeat, Transport};
+use crate::watch::Watch;
+
+/// How long a reading may take in all, and one attempt at it.
+const READ_WITHIN: Duration = Duration::from_secs(10);
+const READ_ATTEMPT_WITHIN: Duration = Duration::from_secs(2);
+/// How long one endpoint may take to accept a connection.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// How often a connection with something under way is probed, and how long the probe may take.
+const PROBE_EVERY: Duration = Duration::from_secs(2);
+const PROBE_WITHIN: Duration = Duration::from_secs(3);
+/// How long a watch goes on trying after its stream broke.
+const WATCH_PATIENCE: Duration = Duration::from_secs(3_600);
+
+/// A cluster, reached over its endpoints.
+pub(crate) struct Network {
+    execution: Execution,
+    transport: Arc<Transport>,
+    commands: Commands,
+    renewals: Arc<Renewals>,
+}
+
+impl Network {
+    pub fn new(endpoints: Endpoints, execution: &Execution) -> Network {
+        Network {
+            execution: execution.clone(),
+            transport: Arc::new(Transport::new(&endpoints)),
+            commands: Commands::start(endpoints.clone(), execution),
+            renewals: Arc::new(Renewals::new(endpoints)),
+        }
+    }
+
+    /// Makes a reading call with the calls, so that the caller's runtime is not needed for it.
+    fn read<Q, A, T, S>(
+        &self,
+        question: Q,
+        send: impl Fn(Channel, Q) -> S + Send + Sync + 'static,
+        convert: impl FnOnce(A) -> Result<T, ApiError> + Send + 'static,
+        then: Then<T>,
+    ) where
+        Q: Clone + Send + Sync + 'static,
+        A: Send + 'static,
+        T: Send + 'static,
+        S: Future<Output = Result<tonic::Response<A>, tonic::Status>> + Send + 'static,
+    {
+        let transport = self.transport.clone();
+        self.execution.spawn(Work::Calls, async move {
+            let call = Call {
+                repeat: Repeat::Read,
+                within: READ_WITHIN,
+                attempt_within: Some(READ_ATTEMPT_WITHIN),
+                persistent: true,
+            };
+            let answer = transport.call(call, |channel, _| send(channel, question.clone())).await;
+            then(answer.and_then(|answer| convert(answer).map_err(CallError::Refused)));
+        });
+    }
+}
+
+impl Store for Network {
+    fn time_base(&self) -> TimeBase {
+        TimeBase::ClusterTime
+    }
+
+    fn open(&self, open: OpenSession, route: Route, then: Then<Opened>) {
+        let renewals = self.renewals.clone();
+        self.execution.spawn(Work::Heart, async move { then(renewals.open(open, route).await) });
+    }
+
+    fn renew(&self, renewals: Vec<(SessionId, u64)>, route: Route, then: Then<Vec<Option<RenewalAnswer>>>) {
+        let streams = self.renewals.clone();
+        self.execution.spawn(Work::Heart, async move { then(streams.renew(renewals, route).await) });
+    }
+
+    fn submit(&self, command: Command, then: Then<Done>) {
+        self.commands.submit(command, then);
+    }
+
+    fn held(&self, session: SessionId, then: Then<Vec<Token>>) {
+        let question = proto::SessionGetRequest { session: session.to_string() };
+        let send = |channel, question| async move { SessionsClient::new(channel).get(question).await };
+        let convert = |answer: proto::SessionGetResponse| {
+            let tokens = answer.leases.iter().map(|holding| Token::try_from(holding.token));
+            tokens.collect::<Result<Vec<_>, _>>().map_err(ApiError::from)
+        };
+        self.read(question, send, convert, then);
+    }
+
+    fn listen(&self, session: SessionId, ear: Ear) {
+        self.commands.listen(session, ear);
+    }
+
+    fn forget(&self, session: SessionNumber) {
+        self.commands.forget(session);
+    }
+
+    fn lease(&self, resource: ResourceName, then: Then<Option<LeaseInfo>>) {
+        let question = proto::LeaseGetRequest { resource: resource.to_string(), stale: false };
+        let send = |channel, question| async move { LeasesClient::new(channel).get(question).await };
+        let then: Then<LeaseInfo> = Box::new(move |answer| {
+            then(match answer {
+                Ok(info) => Ok(Some(info)),
+                Err(CallError::Refused(no)) if no.code == Code::NotFound => Ok(None),
+                Err(error) => Err(error),
+            });
+        });
+        self.read(question, send, frames::lease_info, then);
+    }
+
+    fn register(&self, key: RegisterKey, then: Then<Register>) {
+        let question = proto::RegisterGetRequest { key: key.as_bytes().to_vec(), stale: false };
+        let send = |channel, question| async move { RegistersClient::new(channel).get(question).await };
+        let convert = move |answer: proto::RegisterGetResponse| match answer.register {
+            Some(register) => frames::register(register),
+            None => Ok(frames::absent(key)),
+        };
+        self.read(question, send, convert, then);
+    }
+
+    fn watch(&self, prefix: String, from: Option<Revision>, mut watcher: Watcher) {
+        let mut watch = Watch::new(self.transport.clone(), prefix, from.map(Revision::get), WATCH_PATIENCE);
+        self.execution.spawn(Work::Calls, async move {
+            loop {
+                let told = watch.next().await;
+                let failed = told.is_err();
+                if !watcher(told) || failed {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// A connection of its own to one endpoint. Made before anything is sent: so a failure here proves that nothing was.
+async fn connect(endpoint: &Endpoint) -> Result<Channel, CallError> {
+    let unreachable = |why: String| CallError::Unreachable {
+        tried: vec![crate::error::Tried { endpoint: endpoint.clone(), why }],
+    };
+    let made = tonic::transport::Endpoint::from_shared(endpoint.uri())
+        .map_err(|error| unreachable(error.to_string()))?
+        .connect_timeout(CONNECT_WITHIN)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PROBE_EVERY)
+        .keep_alive_timeout(PROBE_WITHIN)
+        .keep_alive_while_idle(true);
+    match tokio::time::timeout(CONNECT_WITHIN, made.connect()).await {
+        Ok(Ok(channel)) => Ok(channel),
+        Ok(Err(error)) => Err(unreachable(error.to_string())),
+        Err(_) => Err(unreachable(format!("no connection within {CONNECT_WITHIN:?}"))),
+    }
+}
+
+/// What a failed status of a stream or a call says, if it was the store that spoke; else nobody knows.
+fn failure(endpoint: &Endpoint, status: &tonic::Status) -> CallError {
+    match crate::error::refusal_in(status) {
+        Some(refused) => CallError::Refused(refused),
+        None => unanswered(endpoint, status.message()),
+    }
+}
+
+fn unanswered(endpoint: &Endpoint, why: &str) -> CallError {
+    CallError::Unanswered {
+        tried: vec![crate::error::Tried { endpoint: endpoint.clone(), why: why.to_owned() }],
+        effect: tenure_wire::Effect::Unknown,
+    }
+}

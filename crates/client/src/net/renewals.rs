@@ -1,0 +1,315 @@
+//! Opens and renewals over the network, on connections that carry nothing else.
+//!
+//! There is one renewal stream per endpoint, made when first needed. The usual way is the endpoint that answered
+//! last; the other way is the next endpoint, or a fresh connection if there is only one. Everything here runs
+//! on the heart's thread.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tenure_core::{Renewal, RenewalAnswer, Revision, SessionId, SessionNumber};
+use tenure_wire::proto::sessions_client::SessionsClient;
+use tenure_wire::proto::stream_client::StreamClient;
+use tenure_wire::{ApiError, Code, grpc, proto};
+use tokio::sync::{mpsc, oneshot};
+use tonic::Streaming;
+use tonic::transport::Channel;
+
+use super::{connect, failure, frames, unanswered};
+use crate::endpoints::{Endpoint, Endpoints};
+use crate::error::CallError;
+use crate::store::{OpenSession, Opened, Route};
+
+/// Messages that may wait to be written to one stream; a stream that is this far behind is as good as broken.
+const MESSAGES_WAITING_MAX: usize = 64;
+/// How long an answer is remembered as awaited: longer than any TTL is useful to wait for.
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+pub(super) struct Renewals {
+    ways: Vec<Way>,
+    /// The index of the endpoint that answered last.
+    preferred: AtomicUsize,
+    /// What is known of each session, whatever way it was learned.
+    ttls: Arc<Mutex<BTreeMap<SessionNumber, Duration>>>,
+    next_batch: AtomicU64,
+}
+
+/// One endpoint, and what there is to it.
+struct Way {
+    endpoint: Endpoint,
+    channel: tokio::sync::Mutex<Option<Channel>>,
+    stream: tokio::sync::Mutex<Option<Arc<RenewalStream>>>,
+}
+
+/// One renewal stream.
+struct RenewalStream {
+    outbox: mpsc::Sender<proto::RenewalFrames>,
+    inside: Mutex<StreamInside>,
+}
+
+#[derive(Default)]
+struct StreamInside {
+    /// Sessions proved to this stream, and the revision of each one's last lease change as last told on it.
+    attached: BTreeMap<SessionNumber, Revision>,
+    awaited: BTreeMap<u64, Awaited>,
+    broken: bool,
+}
+
+/// A batch that is not answered yet.
+struct Awaited {
+    renewals: Vec<Renewal>,
+    reply: oneshot::Sender<Result<Vec<Option<RenewalAnswer>>, CallError>>,
+}
+
+impl Renewals {
+    pub fn new(endpoints: Endpoints) -> Renewals {
+        let way = |endpoint: &Endpoint| Way {
+            endpoint: endpoint.clone(),
+            channel: tokio::sync::Mutex::new(None),
+            stream: tokio::sync::Mutex::new(None),
+        };
+        Renewals {
+            ways: endpoints.as_slice().iter().map(way).collect(),
+            preferred: AtomicUsize::new(0),
+            ttls: Arc::default(),
+            next_batch: AtomicU64::new(1),
+        }
+    }
+
+    /// The way to take. The other way is remembered as the usual one only once it has answered.
+    async fn way(&self, route: Route) -> (usize, &Way) {
+        let preferred = self.preferred.load(Ordering::Relaxed);
+        let index = match route {
+            Route::Usual => preferred,
+            Route::Another => {
+                let next = (preferred + 1) % self.ways.len();
+                // The next repetition tries the one after it, until one answers.
+                self.preferred.store(next, Ordering::Relaxed);
+                if next == preferred {
+                    // There is no other endpoint: then another connection.
+                    self.ways[next].disconnect().await;
+                }
+                next
+            }
+        };
+        (index, &self.ways[index])
+    }
+
+    pub async fn open(&self, open: OpenSession, route: Route) -> Result<Opened, CallError> {
+        let (index, way) = self.way(route).await;
+        let channel = way.connected().await?;
+        let request = proto::SessionOpenRequest {
+            holder: open.holder.to_string(),
+            ttl_ms: tenure_wire::words::millis(open.ttl),
+            nonce: open.nonce.as_bytes().to_vec(),
+            number: open.number,
+        };
+        let answer = match SessionsClient::new(channel).open(request).await {
+            Ok(answer) => answer.into_inner(),
+            Err(status) => {
+                let error = failure(&way.endpoint, &status);
+                if !matches!(error, CallError::Refused(_)) {
+                    way.disconnect().await;
+                }
+                return Err(error);
+            }
+        };
+        self.preferred.store(index, Ordering::Relaxed);
+        let session: SessionId = answer
+            .session
+            .parse()
+            .map_err(|_| CallError::Refused(ApiError::new(Code::Internal, "the answer has no session id")))?;
+        let ttl = Duration::from_millis(answer.ttl_ms);
+        lock(&self.ttls).insert(session.number, ttl);
+        Ok(Opened { session, ttl, number: answer.number })
+    }
+
+    pub async fn renew(
+        &self,
+        renewals: Vec<(SessionId, u64)>,
+        route: Route,
+    ) -> Result<Vec<Option<RenewalAnswer>>, CallError> {
+        let (index, way) = self.way(route).await;
+        let stream = way.stream(&self.ttls).await?;
+        let batch = self.next_batch.fetch_add(1, Ordering::Relaxed);
+        let answer = stream.send(batch, renewals).map_err(|why| unanswered(&way.endpoint, why))?;
+        let answers = match tokio::time::timeout(ANSWER_WITHIN, answer).await {
+            Ok(Ok(answers)) => answers?,
+            Ok(Err(_)) => return Err(unanswered(&way.endpoint, "the renewal stream broke")),
+            Err(_) => {
+                lock(&stream.inside).awaited.remove(&batch);
+                return Err(unanswered(&way.endpoint, "no answer to a renewal"));
+            }
+        };
+        self.preferred.store(index, Ordering::Relaxed);
+        Ok(answers)
+    }
+}
+
+impl Way {
+    async fn connected(&self) -> Result<Channel, CallError> {
+        let mut channel = self.channel.lock().await;
+        if let Some(channel) = &*channel {
+            return Ok(channel.clone());
+        }
+        let made = connect(&self.endpoint).await?;
+        *channel = Some(made.clone());
+        Ok(made)
+    }
+
+    async fn disconnect(&self) {
+        *self.channel.lock().await = None;
+        *self.stream.lock().await = None;
+    }
+
+    async fn stream(
+        &self,
+        ttls: &Arc<Mutex<BTreeMap<SessionNumber, Duration>>>,
+    ) -> Result<Arc<RenewalStream>, CallError> {
+        let mut stream = self.stream.lock().await;
+        if let Some(stream) = stream.as_ref().filter(|stream| !lock(&stream.inside).broken) {
+            return Ok(stream.clone());
+        }
+        *stream = None;
+        let channel = self.connected().await?;
+        let (outbox, waiting) = mpsc::channel(MESSAGES_WAITING_MAX);
+        let opened = StreamClient::new(channel).renewals(frames::outgoing(waiting)).await;
+        let inbound = match opened {
+            Ok(inbound) => inbound.into_inner(),
+            Err(status) => {
+                *self.channel.lock().await = None;
+                return Err(failure(&self.endpoint, &status));
+            }
+        };
+        let made = Arc::new(RenewalStream { outbox, inside: Mutex::default() });
+        tokio::spawn(take_in(made.clone(), inbound, ttls.clone(), self.endpoint.clone()));
+        *stream = Some(made.clone());
+        Ok(made)
+    }
+}
+
+impl RenewalStream {
+    /// Sends one message, and returns where its answer will come.
+    fn send(
+        &self,
+        batch: u64,
+        renewals: Vec<(SessionId, u64)>,
+    ) -> Result<oneshot::Receiver<Result<Vec<Option<RenewalAnswer>>, CallError>>, &'static str> {
+        let (reply, answer) = oneshot::channel();
+        let mut inside = lock(&self.inside);
+        let attach = renewals
+            .iter()
+            .filter(|(id, _)| !inside.attached.contains_key(&id.number))
+            .map(|(id, _)| proto::RenewalAttach {
+                session: id.number.get(),
+                secret: id.secret.as_bytes().to_vec(),
+            })
+            .collect();
+        let plain: Vec<Renewal> =
+            renewals.iter().map(|(id, number)| Renewal { session: id.number, number: *number }).collect();
+        let frames = proto::RenewalFrames { attach, ..grpc::pack_renewals(batch, &plain) };
+        if self.outbox.try_send(frames).is_err() {
+            inside.broken = true;
+            return Err("the renewal stream is broken or does not keep up");
+        }
+        for renewal in &plain {
+            inside.attached.entry(renewal.session).or_default();
+        }
+        inside.awaited.insert(batch, Awaited { renewals: plain, reply });
+        Ok(answer)
+    }
+}
+
+/// Hands answers out until the stream ends, then fails what is left.
+async fn take_in(
+    stream: Arc<RenewalStream>,
+    mut inbound: Streaming<proto::RenewalAnswers>,
+    ttls: Arc<Mutex<BTreeMap<SessionNumber, Duration>>>,
+    endpoint: Endpoint,
+) {
+    let error = loop {
+        match inbound.message().await {
+            Ok(Some(answers)) => stream.answered(answers, &ttls),
+            Ok(None) => break unanswered(&endpoint, "the server ended the renewal stream"),
+            Err(status) => break unanswered(&endpoint, status.message()),
+        }
+    };
+    let mut inside = lock(&stream.inside);
+    inside.broken = true;
+    let left = std::mem::take(&mut inside.awaited);
+    drop(inside);
+    for (_, awaited) in left {
+        let _ = awaited.reply.send(Err(error.clone()));
+    }
+}
+
+impl RenewalStream {
+    fn answered(&self, answers: proto::RenewalAnswers, ttls: &Mutex<BTreeMap<SessionNumber, Duration>>) {
+        let mut inside = lock(&self.inside);
+        let Some(Awaited { renewals, reply }) = inside.awaited.remove(&answers.batch) else { return };
+        if let Some(error) = answers.error {
+            drop(inside);
+            let _ = reply.send(Err(CallError::Refused(error.into())));
+            return;
+        }
+        let said = answers.first..answers.first.saturating_add(answers.count);
+        let unknown = positions(&answers.unknown);
+        let unattached = positions(&answers.unattached);
+        let mut spelled_out: BTreeMap<(u64, u64), proto::Renewed> =
+            answers.renewed.into_iter().map(|said| ((said.session_number, said.number), said)).collect();
+        let mut ttls = lock(ttls);
+        let answers = renewals
+            .iter()
+            .zip(0u32..)
+            .map(|(renewal, position)| {
+                let session = renewal.session;
+                if !said.contains(&position) {
+                    return None;
+                }
+                if unattached.contains(&position) {
+                    inside.attached.remove(&session);
+                    return None;
+                }
+                if unknown.contains(&position) {
+                    inside.attached.remove(&session);
+                    ttls.remove(&session);
+                    return Some(RenewalAnswer::UnknownSession);
+                }
+                let told = inside.attached.entry(session).or_default();
+                let Some(full) = spelled_out.remove(&(session.get(), renewal.number)) else {
+                    // Nothing out of the ordinary: renewed under its number, with the TTL and the revision last told.
+                    let ttl = *ttls.get(&session)?;
+                    return Some(RenewalAnswer::Renewed {
+                        number: renewal.number,
+                        ttl,
+                        last_lease_revision: *told,
+                        news: None,
+                    });
+                };
+                *told = Revision::new(full.last_lease_revision);
+                ttls.insert(session, Duration::from_millis(full.ttl_ms));
+                // A list that cannot be read must not pass for an empty one.
+                frames::renewed(full).ok()
+            })
+            .collect();
+        drop((inside, ttls));
+        let _ = reply.send(Ok(answers));
+    }
+}
+
+/// Positions that were sent as the steps between them.
+fn positions(steps: &[u32]) -> BTreeSet<u32> {
+    let mut last = 0u32;
+    let next = |step: &u32| {
+        last = last.saturating_add(*step);
+        last
+    };
+    steps.iter().map(next).collect()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Every change under these locks is complete in itself.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

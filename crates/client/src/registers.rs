@@ -1,0 +1,158 @@
+//! Registers: small values in the store itself, and the fence that costs nothing to set up.
+//!
+//! A *guarded* register accepts a write only with the token of a live exclusive lease of its resource, and checks
+//! that in the same step as it writes: the store is its own fence. [`Registers::guarded`] takes a permit, never a number.
+
+use std::sync::Arc;
+
+use tenure_core::{
+    Command, Compare, CompareField, CompareOp, Done, Guard, InvalidName, Operation, Register, RegisterKey,
+    Revision, Write,
+};
+use tenure_wire::ApiError;
+use tokio::sync::oneshot;
+
+use crate::client::{Client, Shared};
+use crate::error::CallError;
+use crate::session::Handle;
+
+/// Reads and writes registers.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = tenure_client::Client::embedded();
+/// let session = client.session().open().await?;
+/// let lease = session.acquire("settlement/cron").await?;
+/// let registers = session.registers();
+/// registers.guarded(&lease.permit()?).put("settlement/cursor", "row 4711").await?;
+/// lease.release().await?;
+///
+/// // The guard stays: without the resource's token nobody writes here any more.
+/// let refused = registers.put("settlement/cursor", "row 1").await.expect_err("guarded");
+/// assert_eq!(refused.effect(), tenure_client::Effect::NotApplied);
+/// assert_eq!(registers.get("settlement/cursor").await?.value.as_deref(), Some(&b"row 4711"[..]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Registers {
+    shared: Arc<Shared>,
+    session: Option<Arc<Handle>>,
+}
+
+impl Registers {
+    pub(crate) fn of_session(session: Arc<Handle>) -> Registers {
+        Registers { shared: session.keeper().shared.clone(), session: Some(session) }
+    }
+
+    pub(crate) fn of_nobody(client: Client) -> Registers {
+        Registers { shared: client.shared().clone(), session: None }
+    }
+
+    /// One register, read linearizably; its value is `None` if it does not exist.
+    pub async fn get(&self, key: impl AsRef<[u8]>) -> Result<Register, CallError> {
+        let key = register_key(key)?;
+        let (reply, answer) = oneshot::channel();
+        self.shared.store.register(key, Box::new(move |found| drop(reply.send(found))));
+        heard(answer.await)
+    }
+
+    /// Writes a register that nothing guards.
+    pub async fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Revision, CallError> {
+        self.plain(None).put(key, value).await
+    }
+
+    /// Writes a register only if it was last changed at `revision` (zero: if it does not exist). False if it was not.
+    pub async fn put_if(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        revision: Revision,
+    ) -> Result<bool, CallError> {
+        let key = register_key(key)?;
+        let field = CompareField::ModRevision(revision.get());
+        let compares = vec![Compare { key: key.clone(), field, op: CompareOp::Equal }];
+        let put = Operation::Put { key, value: value.as_ref().into(), guard: None, ephemeral: false };
+        let write = Write { by: None, compares, then: vec![put], otherwise: Vec::new() };
+        self.write(write).await.map(|(succeeded, _)| succeeded)
+    }
+
+    /// Removes a register that nothing guards.
+    pub async fn delete(&self, key: impl AsRef<[u8]>) -> Result<Revision, CallError> {
+        self.plain(None).delete(key).await
+    }
+
+    /// Writes under a permit: accepted only while the permit's token is that of a live exclusive lease.
+    pub fn guarded(&self, permit: &tenure_core::Permit) -> GuardedRegisters {
+        self.plain(Some(Guard { scope: permit.scope().clone(), token: permit.token() }))
+    }
+
+    fn plain(&self, guard: Option<Guard>) -> GuardedRegisters {
+        GuardedRegisters { registers: self.clone(), guard, ephemeral: false }
+    }
+
+    async fn write(&self, mut write: Write) -> Result<(bool, Revision), CallError> {
+        let (reply, answer) = oneshot::channel();
+        let then = move |answer: Result<Done, CallError>| drop(reply.send(answer));
+        match &self.session {
+            Some(session) => {
+                let command = |by| {
+                    write.by = Some(by);
+                    Command::Write(Box::new(write))
+                };
+                session.keeper().numbered(command, then);
+            }
+            None => self.shared.store.submit(Command::Write(Box::new(write)), Box::new(then)),
+        }
+        match heard(answer.await)? {
+            Done::Written { succeeded, revision, .. } => Ok((succeeded, revision)),
+            other => panic!("a write was answered with {other:?}"),
+        }
+    }
+}
+
+/// Registers written under one permit, or under none.
+#[must_use = "nothing is written before `put` or `delete` is called"]
+pub struct GuardedRegisters {
+    registers: Registers,
+    guard: Option<Guard>,
+    ephemeral: bool,
+}
+
+impl GuardedRegisters {
+    /// What is written disappears with the session of the lease.
+    pub fn ephemeral(mut self) -> Self {
+        self.ephemeral = true;
+        self
+    }
+
+    /// Writes a register.
+    pub async fn put(self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Revision, CallError> {
+        let (guard, ephemeral) = (self.guard, self.ephemeral);
+        let put = Operation::Put { key: register_key(key)?, value: value.as_ref().into(), guard, ephemeral };
+        one(&self.registers, put).await
+    }
+
+    /// Removes a register; its guard stays.
+    pub async fn delete(self, key: impl AsRef<[u8]>) -> Result<Revision, CallError> {
+        let delete = Operation::Delete { key: register_key(key)?, guard: self.guard };
+        one(&self.registers, delete).await
+    }
+}
+
+async fn one(registers: &Registers, operation: Operation) -> Result<Revision, CallError> {
+    let write = Write { by: None, compares: Vec::new(), then: vec![operation], otherwise: Vec::new() };
+    registers.write(write).await.map(|(_, revision)| revision)
+}
+
+fn register_key(key: impl AsRef<[u8]>) -> Result<RegisterKey, CallError> {
+    RegisterKey::try_from(key.as_ref()).map_err(|invalid: InvalidName| CallError::Refused(invalid.into()))
+}
+
+/// A store that went away without answering: the process is ending.
+fn heard<T>(answer: Result<Result<T, CallError>, oneshot::error::RecvError>) -> Result<T, CallError> {
+    answer.unwrap_or_else(|_| {
+        Err(CallError::Refused(ApiError::unknown_outcome("the store went away without answering")))
+    })
+}

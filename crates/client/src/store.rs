@@ -1,0 +1,173 @@
+//! The seam between the holder's side and whatever keeps the leases.
+//!
+//! A [`Store`] is anything linearizable that can open sessions, renew them, apply numbered commands and tell
+//! a session what happened to it. Nothing here decides anything: what a holder may believe is
+//! `tenure_core::Holder`'s, and it needs only three promises of a store, written at the methods that make
+//! them. The embedded store ([`Embedded`](crate::Embedded)) and the network ([`Client::connect`](crate::Client::connect))
+//! are the two that exist.
+//!
+//! Answers come through callbacks, because a store answers on whatever thread it lives on and must never need
+//! the application's runtime to get on with it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure_core::{
+    Command, Done, EndReason, Grant, HolderName, Nonce, Register, RegisterKey, RenewalAnswer, ResourceName,
+    Revision, SessionId, SessionNumber, Token,
+};
+use tenure_wire::proto;
+
+use crate::error::CallError;
+
+/// What is done with an answer. Called once, on any thread, with no lock held.
+pub type Then<T> = Box<dyn FnOnce(Result<T, CallError>) + Send>;
+
+/// Where a session hears what happened to it. Called on any thread, with no lock held; it never blocks.
+pub type Ear = Arc<dyn Fn(News) + Send + Sync>;
+
+/// Where a watch hears changes; it answers whether it wants more.
+pub type Watcher = Box<dyn FnMut(Result<proto::WatchResponse, CallError>) -> bool + Send>;
+
+/// By what a store counts the life of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeBase {
+    /// Cluster time: the time that a replicated log keeps. It never runs fast, and stands still while there is
+    /// no quorum or no leader.
+    ClusterTime,
+    /// The clock of this very process: holder and store pause together, so nothing outlives the process.
+    ThisProcess,
+}
+
+impl fmt::Display for TimeBase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TimeBase::ClusterTime => "cluster time, kept by a replicated log",
+            TimeBase::ThisProcess => "the clock of this process",
+        })
+    }
+}
+
+/// One transmission of an open.
+#[derive(Clone, Debug)]
+pub struct OpenSession {
+    /// Who, for people.
+    pub holder: HolderName,
+    /// How long the session lives without a renewal.
+    pub ttl: Duration,
+    /// By which a repeated open finds the session that it made.
+    pub nonce: Nonce,
+    /// The number of this transmission.
+    pub number: u64,
+}
+
+/// A session is open.
+#[derive(Clone, Debug)]
+pub struct Opened {
+    /// Its id.
+    pub session: SessionId,
+    /// The TTL to count with.
+    pub ttl: Duration,
+    /// The number of the transmission that this answers.
+    pub number: u64,
+}
+
+/// By which way a transmission goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// The one that worked last.
+    Usual,
+    /// Another one, because an earlier transmission is unanswered: another endpoint, or a fresh connection.
+    Another,
+}
+
+/// What a store says to a session of its own accord. Nothing of it is relied on: whatever is missed is found
+/// by the next renewal, or by repeating a command under its number.
+#[derive(Clone, Debug)]
+pub enum News {
+    /// An acquire that stood in line was granted.
+    Granted {
+        /// The acquire's number.
+        number: u64,
+        /// One grant per resource.
+        grants: Vec<Grant>,
+    },
+    /// An acquire left the line without a grant. Why, its number will be answered when repeated.
+    Unqueued {
+        /// The acquire's number.
+        number: u64,
+    },
+    /// A lease is to end.
+    Noticed {
+        /// Which.
+        token: Token,
+        /// Why.
+        why: EndReason,
+    },
+    /// A lease has ended.
+    Ended {
+        /// Which.
+        token: Token,
+        /// Why.
+        why: EndReason,
+    },
+    /// The session has ended.
+    Closed {
+        /// Why, if that was said.
+        why: Option<EndReason>,
+    },
+    /// Something may have been missed: a connection was lost, or had no room.
+    Missed,
+}
+
+/// Who holds a resource, as anybody may see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseInfo {
+    /// The resource.
+    pub resource: ResourceName,
+    /// Its holders: the public number of the session, the name, the token.
+    pub holders: Vec<(SessionNumber, HolderName, Token)>,
+    /// Who stands in line, the next first: the public numbers of their sessions.
+    pub waiters: Vec<SessionNumber>,
+    /// The revision at which this was true.
+    pub revision: Revision,
+}
+
+/// A lease store, as the holder's side needs it.
+pub trait Store: Send + Sync + 'static {
+    /// By what the store counts the life of a session.
+    fn time_base(&self) -> TimeBase;
+
+    /// Opens a session, once. *Promise: the session lives for at least its TTL, by the store's time, from some
+    /// moment after this was called.* Called on the heart's thread.
+    fn open(&self, open: OpenSession, route: Route, then: Then<Opened>);
+
+    /// Renews sessions, once; one answer each, in order, `None` where nothing is known. *Promise: the same as
+    /// for an open, for each that is answered with its number; and what such an answer leaves unsaid about
+    /// single leases did not happen before it was applied.* Called on the heart's thread.
+    fn renew(&self, renewals: Vec<(SessionId, u64)>, route: Route, then: Then<Vec<Option<RenewalAnswer>>>);
+
+    /// Carries out a command of a session. A numbered one is repeated, over any way there is, until it is answered or its
+    /// session has ended. *Promise: a number is carried out once, however often it is sent.*
+    fn submit(&self, command: Command, then: Then<Done>);
+
+    /// The tokens that a session holds, read linearizably.
+    fn held(&self, session: SessionId, then: Then<Vec<Token>>);
+
+    /// Tells `ear` what happens to a session, until it ends or is [`forgotten`](Self::forget).
+    fn listen(&self, session: SessionId, ear: Ear);
+
+    /// Tells no more about a session.
+    fn forget(&self, session: SessionNumber);
+
+    /// Who holds a resource, read linearizably; `None` if it was never seen.
+    fn lease(&self, resource: ResourceName, then: Then<Option<LeaseInfo>>);
+
+    /// One register, read linearizably.
+    fn register(&self, key: RegisterKey, then: Then<Register>);
+
+    /// Tells `watcher` of the changes under `prefix`, revision by revision, from `from` on or from now on. The first call may
+    /// have no events: it names the revision after which the watch begins.
+    fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher);
+}

@@ -1,0 +1,296 @@
+//! The holder's side against a real node on this machine, over real connections.
+
+use std::time::{Duration, Instant};
+
+use tenure_client::{
+    AcquireError, Client, Code, Effect, Endpoints, LeaseEnd, LeaseState, PermitError, TimeBase,
+};
+use tenure_server::{Config, Server};
+
+const TTL: Duration = Duration::from_secs(2);
+/// Everything here happens in milliseconds; this is only how long a broken build takes to say so.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A node that runs on a runtime of its own, as another process would.
+struct Node {
+    runtime: Option<tokio::runtime::Runtime>,
+    server: Option<Server>,
+    address: std::net::SocketAddr,
+    data: tempfile::TempDir,
+}
+
+impl Node {
+    fn start() -> Node {
+        let data = tempfile::tempdir().expect("a temporary folder");
+        Node::start_at("127.0.0.1:0".parse().expect("an address"), data)
+    }
+
+    fn start_at(listen: std::net::SocketAddr, data: tempfile::TempDir) -> Node {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let config = Config::single(listen, data.path().to_owned());
+        // From a thread of its own: a runtime cannot be driven from inside another.
+        let (runtime, server) = std::thread::spawn(move || {
+            let server = runtime.block_on(Server::start(config)).expect("the node starts");
+            (runtime, server)
+        })
+        .join()
+        .expect("the node starts");
+        let address = server.address();
+        Node { runtime: Some(runtime), server: Some(server), address, data }
+    }
+
+    fn client(&self) -> Client {
+        Client::connect(&self.address.to_string().parse::<Endpoints>().expect("an endpoint"))
+    }
+
+    /// Stops the node and starts it again on the same data and the same address.
+    fn restart(mut self) -> Node {
+        let data = std::mem::replace(&mut self.data, tempfile::tempdir().expect("a temporary folder"));
+        let address = self.address;
+        drop(self);
+        Node::start_at(address, data)
+    }
+
+    fn counts(&self) -> tenure_core::Counts {
+        let server = self.server.as_ref().expect("the node runs");
+        server.node().glance(|machine| machine.counts())
+    }
+
+    async fn left_with(&self, sessions: usize, waiters: usize) {
+        let seen = async {
+            while (self.counts().sessions, self.counts().waiters) != (sessions, waiters) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        if tokio::time::timeout(SOON, seen).await.is_err() {
+            panic!("expected {sessions} sessions and {waiters} waiters, there are {:?}", self.counts());
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let (Some(runtime), Some(server)) = (self.runtime.take(), self.server.take()) {
+            let stop = std::thread::spawn(move || {
+                runtime.block_on(server.stop());
+                runtime.shutdown_background();
+            });
+            let _ = stop.join();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_acquired_used_and_given_back() {
+    let node = Node::start();
+    let client = node.client();
+    assert_eq!(client.time_base(), TimeBase::ClusterTime);
+    let session = client.session().holder("a").ttl(TTL).open().await.expect("opened");
+    let lease = session.acquire("settlement/cron").await.expect("granted");
+    assert_eq!(lease.status().state, LeaseState::Held);
+    let permit = lease.permit().expect("it is held");
+    assert!(permit.time_left() > TTL / 2);
+    let token = permit.token();
+
+    let other = client.session().holder("b").ttl(TTL).open().await.expect("opened");
+    let refused = other.acquire("settlement/cron").await.expect_err("it is held");
+    let AcquireError::Held(refused) = refused else { panic!("{refused:?}") };
+    assert_eq!(refused.about.holder.as_deref(), Some("a"));
+
+    // Released only after the permit is dropped.
+    let release = tokio::spawn(lease.release());
+    assert!(other.acquire("settlement/cron").await.is_err());
+    drop(permit);
+    assert_eq!(release.await.expect("no panic").expect("released"), LeaseEnd::Released);
+
+    let next = other.acquire("settlement/cron").await.expect("it is free");
+    assert!(next.permit().expect("it is held").token() > token);
+    session.close().await;
+    drop((next, other));
+    node.left_with(0, 0).await;
+}
+
+#[tokio::test]
+async fn who_waits_is_told_at_once() {
+    let node = Node::start();
+    let client = node.client();
+    let first = client.session().ttl(TTL).open().await.expect("opened");
+    let second = client.session().ttl(TTL).open().await.expect("opened");
+    let lease = first.acquire("r").await.expect("granted");
+    let waiting = tokio::spawn({
+        let request = second.acquire("r").wait();
+        async move { request.await }
+    });
+    node.left_with(2, 1).await;
+    let released = Instant::now();
+    lease.release().await.expect("released");
+    let lease = waiting.await.expect("no panic").expect("granted in turn");
+    assert!(released.elapsed() < TTL / 4, "the grant is pushed, not found by a renewal");
+    drop(lease.permit().expect("a waited grant is usable at once"));
+}
+
+#[tokio::test]
+async fn a_dropped_wait_leaves_the_line() {
+    let node = Node::start();
+    let client = node.client();
+    let first = client.session().ttl(TTL).open().await.expect("opened");
+    let second = client.session().ttl(TTL).open().await.expect("opened");
+    let lease = first.acquire("r").await.expect("granted");
+    let waiting = tokio::spawn({
+        let request = second.acquire("r").wait();
+        async move { request.await.map(drop) }
+    });
+    node.left_with(2, 1).await;
+    waiting.abort();
+    node.left_with(2, 0).await;
+    drop(lease);
+}
+
+#[tokio::test]
+async fn a_wait_that_times_out_says_who_has_it() {
+    let node = Node::start();
+    let client = node.client();
+    let first = client.session().holder("first").ttl(TTL).open().await.expect("opened");
+    let second = client.session().ttl(TTL).open().await.expect("opened");
+    let _lease = first.acquire("r").await.expect("granted");
+    let refused = second.acquire("r").wait_for(Duration::from_millis(300)).await.expect_err("held");
+    let AcquireError::Held(refused) = refused else { panic!("{refused:?}") };
+    assert_eq!(refused.about.holder.as_deref(), Some("first"));
+    assert!(refused.about.waited_ms >= Some(300));
+}
+
+/// The promise of the heart: renewals need nothing of the application's.
+#[test]
+fn a_blocked_runtime_keeps_its_lease() {
+    let node = Node::start();
+    let client = node.client();
+    let ttl = Duration::from_secs(1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let session = client.session().ttl(ttl).open().await.expect("opened");
+        let lease = session.acquire("r").await.expect("granted");
+        let token = lease.permit().expect("held").token();
+        // The only thread of the application's only runtime spins for five TTLs.
+        let start = Instant::now();
+        while start.elapsed() < ttl * 5 {
+            std::hint::spin_loop();
+        }
+        let permit = lease.permit().expect("the lease was kept meanwhile");
+        assert_eq!(permit.token(), token);
+        assert!(permit.time_left() > ttl / 4, "and it was renewed all the time");
+    });
+}
+
+#[tokio::test]
+async fn leases_and_commands_survive_a_restart_of_the_node() {
+    let node = Node::start();
+    let client = node.client();
+    let ttl = Duration::from_secs(10);
+    let session = client.session().ttl(ttl).open().await.expect("opened");
+    let lease = session.acquire("r").await.expect("granted");
+    let waiter = client.session().ttl(ttl).open().await.expect("opened");
+    let waiting = tokio::spawn({
+        let request = waiter.acquire("r").wait();
+        async move { request.await }
+    });
+    node.left_with(2, 1).await;
+    let node = node.restart();
+    drop(lease.permit().expect("a restart of the node costs nothing"));
+    // Over a new stream: the release is carried out, and the waiter hears of its turn.
+    assert_eq!(lease.release().await.expect("released"), LeaseEnd::Released);
+    let lease = tokio::time::timeout(SOON, waiting).await.expect("in time").expect("no panic");
+    drop(lease.expect("granted in turn").permit().expect("usable"));
+    drop((session, waiter));
+    node.left_with(0, 0).await;
+}
+
+#[tokio::test]
+async fn an_ended_session_is_told_apart() {
+    let node = Node::start();
+    let client = node.client();
+    let session = client.session().ttl(TTL).open().await.expect("opened");
+    let lease = session.acquire("r").await.expect("granted");
+    let mut changes = lease.changes();
+    // Another process closes it, by its id.
+    let transport = tenure_client::Transport::new(&node.address.to_string().parse().expect("an endpoint"));
+    let call = tenure_client::Call {
+        repeat: tenure_client::Repeat::Harmless,
+        within: SOON,
+        attempt_within: Some(SOON),
+        persistent: true,
+    };
+    let caller = tenure_client::proto::Caller { session: session.id().to_string(), ..Default::default() };
+    let request = tenure_client::proto::SessionCloseRequest { caller: Some(caller), died: true };
+    transport
+        .call(call, |channel, _| {
+            let request = request.clone();
+            async move {
+                tenure_client::proto::sessions_client::SessionsClient::new(channel).close(request).await
+            }
+        })
+        .await
+        .expect("closed");
+    let ended = tokio::time::timeout(SOON, async {
+        loop {
+            let status = changes.next().await.expect("the lease is still ours to ask about");
+            if let LeaseState::Ended(end) = status.state {
+                return end;
+            }
+        }
+    });
+    let end = ended.await.expect("in time");
+    assert!(matches!(end, LeaseEnd::Lost { .. }), "it could have been acting: {end:?}");
+    assert!(matches!(lease.permit(), Err(PermitError::Refused(_))));
+    let refused = session.acquire("s").await.expect_err("the session has ended");
+    let AcquireError::Call(tenure_client::CallError::Refused(refused)) = &refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!((refused.code, refused.effect), (Code::UnknownSession, Effect::NotApplied));
+}
+
+#[tokio::test]
+async fn no_node_is_an_error_that_says_so() {
+    let client = Client::connect(&"127.0.0.1:1".parse().expect("an endpoint"));
+    let refused =
+        client.session().open_within(Duration::from_millis(300)).open().await.err().expect("nobody");
+    assert_eq!(refused.effect(), Effect::NotApplied, "{refused}");
+}
+
+#[tokio::test]
+async fn a_working_endpoint_is_found_among_dead_ones() {
+    let node = Node::start();
+    let endpoints = format!("127.0.0.1:1,127.0.0.1:2,{}", node.address);
+    let client = Client::connect(&endpoints.parse().expect("endpoints"));
+    let session = client.session().ttl(TTL).open().await.expect("opened");
+    session.acquire("r").await.expect("granted").release().await.expect("released");
+}
+
+#[tokio::test]
+async fn a_guarded_register_refuses_what_has_been_overtaken() {
+    let node = Node::start();
+    let client = node.client();
+    let first = client.session().ttl(TTL).open().await.expect("opened");
+    let second = client.session().ttl(TTL).open().await.expect("opened");
+    let lease = first.acquire("r").await.expect("granted");
+    let stale = tenure_core::Permit::new(
+        lease.scope().clone(),
+        lease.permit().expect("held").token(),
+        lease.generation(),
+        tenure_core::Moment::from_readings(Duration::ZERO, Duration::ZERO),
+        TTL,
+        &tenure_core::PermitCount::default(),
+    );
+    first.registers().guarded(&stale).put("r/state", "1").await.expect("the live token");
+    lease.release().await.expect("released");
+    let next = second.acquire("r").await.expect("granted");
+    second.registers().guarded(&next.permit().expect("held")).put("r/state", "2").await.expect("live");
+    let refused = first.registers().guarded(&stale).put("r/state", "3").await.expect_err("overtaken");
+    let tenure_client::CallError::Refused(refused) = refused else { panic!("{refused:?}") };
+    assert_eq!(refused.code, Code::StaleToken);
+    assert!(refused.about.seen > refused.about.presented);
+    assert_eq!(client.registers().get("r/state").await.expect("read").value.as_deref(), Some(&b"2"[..]));
+}
