@@ -140,9 +140,9 @@ impl Front {
         clock: Arc<dyn Clock>,
         listen: SocketAddr,
         advertise: Option<&str>,
+        limits: FrontLimits,
         stop: watch::Receiver<bool>,
     ) -> Front {
-        let limits = FrontLimits::default();
         let api = Arc::new(Api {
             node,
             clock,
@@ -159,6 +159,12 @@ impl Front {
             limits,
         });
         Front { http: http::router(api.clone()), grpc: grpc::router(api.clone()), api }
+    }
+
+    /// What its handlers stand on.
+    #[cfg(test)]
+    pub(crate) fn api(&self) -> &Arc<Api> {
+        &self.api
     }
 
     /// Serves what comes in until the node stops, then gives requests under way so long to end.

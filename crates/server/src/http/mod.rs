@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::http::{HeaderValue, Method, Uri, header};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use tenure_wire::{ApiError, Code};
 
@@ -69,11 +69,15 @@ async fn nothing_here(uri: Uri) -> Refused {
     Refused(error::no_such_call(uri.path()))
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> Refused {
-    Refused(
+async fn wrong_method(method: Method, uri: Uri) -> Response {
+    let error =
         ApiError::new(Code::MethodNotAllowed, format!("{} cannot be called with {method}", uri.path()))
-            .hint("GET /openapi.json lists every call"),
-    )
+            .hint("GET /openapi.json lists every call");
+    let mut response = Refused(error).into_response();
+    if let Some(methods) = path::methods(uri.path()) {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+    }
+    response
 }
 
 /// Answers are of the moment, and what they are is said once.

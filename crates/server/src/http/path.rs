@@ -29,6 +29,18 @@ pub(crate) fn bytes(written: &str) -> Vec<u8> {
     percent_decode_str(written).collect()
 }
 
+/// The methods of a path that names something: its route also takes the verbs, which the path alone does not show.
+pub(crate) fn methods(path: &str) -> Option<&'static str> {
+    let (place, rest) = path.strip_prefix("/v1/")?.split_once('/')?;
+    Some(match (place, split(rest).1) {
+        (_, Some(_)) => "POST",
+        ("sessions", None) => "GET,HEAD,DELETE",
+        ("leases" | "fences", None) => "GET,HEAD",
+        ("registers", None) => "GET,HEAD,PUT,DELETE",
+        _ => return None,
+    })
+}
+
 /// What a call is named in metrics and logs: the same word for the same thing on HTTP and gRPC.
 pub(crate) fn call(method: &Method, path: &str) -> &'static str {
     let (place, rest) = match path.strip_prefix("/v1/").and_then(|path| path.split_once('/')) {

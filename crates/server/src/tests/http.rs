@@ -130,6 +130,16 @@ async fn colons_and_slashes_in_names_are_told_apart_from_verbs() {
     node.get("/v1/leases/a:b").await.refused("no_such_call");
     node.post("/v1/leases/a:shout", json!({})).await.refused("no_such_call");
     node.post("/v1/leases/a", json!({})).await.refused("no_such_call");
+    for (path, methods) in [
+        ("/v1/leases/a:acquire", "POST"),
+        ("/v1/leases/a", "GET,HEAD"),
+        ("/v1/registers/a", "GET,HEAD,PUT,DELETE"),
+        ("/v1/sessions", "GET,HEAD,POST"),
+    ] {
+        let reply = node.call(Method::PATCH, path, Body::empty()).await;
+        reply.refused("method_not_allowed");
+        assert_eq!(reply.headers["allow"], methods, "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

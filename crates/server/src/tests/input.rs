@@ -5,6 +5,7 @@ use axum::http::{Method, Request};
 use serde_json::{Value, json};
 
 use super::Node;
+use crate::front::FrontLimits;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_mistake_has_its_code() {
@@ -148,4 +149,35 @@ async fn foreign_pages_are_refused() {
     ask("evil.example", None).await.refused("foreign_origin");
     ask("127.0.0.1:7400", Some("http://evil.example")).await.refused("foreign_origin");
     ask("127.0.0.1:7400", Some("null")).await.refused("foreign_origin");
+}
+
+/// Without a turn a call is told to come back, and renewals go on: they have turns of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn overload_keeps_no_renewal_out() {
+    let node = Node::start().await;
+    let session = node.open("a").await["session"].as_str().unwrap().to_owned();
+    let full = node.front.clone();
+    let turns: Vec<_> = std::iter::from_fn(|| full.api().call_turn().ok()).collect();
+    let refused = node.post("/v1/leases/x:acquire", json!({"holder": "b", "ttl_ms": 5_000})).await;
+    assert!(refused.refused("overloaded")["retry_after_ms"].as_u64().is_some_and(|after| after > 0));
+    assert_eq!(refused.headers["retry-after"], "1");
+    node.get("/v1/leases").await.refused("overloaded");
+    node.post(&format!("/v1/sessions/{session}:renew"), json!({})).await.ok();
+    assert_eq!(node.get("/healthz").await.status, 200);
+    drop(turns);
+    node.acquire("x", "b").await;
+}
+
+/// What all slow senders together may pin in memory is bounded, too; renewals have room of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn bodies_under_way_are_bounded_together() {
+    let limits = FrontLimits { bodies_bytes_max: 1_000, ..FrontLimits::default() };
+    let node = Node::start_with(limits).await;
+    let session = node.open("a").await["session"].as_str().unwrap().to_owned();
+    let large = json!({"value": "v".repeat(2_000)});
+    node.put("/v1/registers/k", large).await.refused("overloaded");
+    let renewals: Vec<Value> = (0..40).map(|_| json!({"session": session})).collect();
+    node.post("/v1/sessions:renew", json!({"renewals": renewals})).await.ok();
+    // What was refused gives its room back.
+    node.put("/v1/registers/k", json!({"value": "v"})).await.ok();
 }

@@ -19,7 +19,7 @@ use tenure_replica::{Entropy, Execution, SimDisk, TcpNetwork};
 use tokio::sync::watch;
 
 use crate::config::Config;
-use crate::front::Front;
+use crate::front::{Front, FrontLimits};
 use crate::listen::bind;
 use crate::server::{Server, World};
 
@@ -65,6 +65,10 @@ impl Reply {
 
 impl Node {
     async fn start() -> Node {
+        Node::start_with(FrontLimits::default()).await
+    }
+
+    async fn start_with(limits: FrontLimits) -> Node {
         let (accept, address) = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let world = World {
             clock: Arc::new(SystemClock::default()),
@@ -81,6 +85,7 @@ impl Node {
             Arc::new(SystemClock::default()),
             address,
             Some("lease.example"),
+            limits,
             stopping,
         );
         let node = Node { _server: server, front, stop };

@@ -136,7 +136,7 @@ fn paths() -> Value {
         },
         "/v1/leases/{resource}:kind": {
             "post": call("setKind", "An administrator changes the kind of a free resource").path(resource())
-                .body("SetKind").ok("Nothing").refused(&[Code::InUse, Code::Limit, Code::NotFound, Code::UnknownOutcome]),
+                .optional_body("SetKind").ok("Nothing").refused(&[Code::InUse, Code::Limit, Code::NotFound, Code::UnknownOutcome]),
         },
         "/v1/history/{resource}": {
             "get": call("history", "The past leases of a resource, the newest first").path(resource())
@@ -158,7 +158,7 @@ fn paths() -> Value {
         },
         "/v1/registers:write": {
             "post": call("writeRegisters", "Several comparisons, reads and writes as one step")
-                .body("WriteRegisters").ok("WrittenMany").refused(SESSION).refused(WRITE)
+                .optional_body("WriteRegisters").ok("WrittenMany").refused(SESSION).refused(WRITE)
                 .refused(&[Code::InvalidName]),
         },
         "/v1/registers/{key}": {
@@ -308,8 +308,8 @@ fn query(name: &str, description: &str, schema: Value) -> Value {
 fn limit() -> Value {
     query(
         "limit",
-        "At most this many.",
-        json!({"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}),
+        "At most this many; 1000 are the most that one page has.",
+        json!({"type": "integer", "minimum": 1, "default": 100}),
     )
 }
 

@@ -350,7 +350,7 @@ fn leases() -> Group {
         ),
         ("Revoked", answer(vec![always("resource", text()), holders(), always("token", or_null(token()))])),
         ("TokenTaken", answer(vec![always("resource", text()), always("token", token())])),
-        ("SetKind", body(vec![always("kind", or_null(named("Kind")))])),
+        ("SetKind", body(vec![maybe("kind", or_null(named("Kind")))])),
         (
             "Holder",
             answer(vec![
