@@ -73,6 +73,12 @@ pub enum MembershipError {
     /// The change is not allowed now; the message says why.
     #[error("{0}")]
     Refused(String),
+    /// Another change has not ended yet: one at a time.
+    #[error("another change of membership has not ended yet")]
+    InProgress,
+    /// No node answers at the address that was given, or not the one that was named.
+    #[error("{0}")]
+    Absent(String),
     /// The change may or may not come to pass: look at the status.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),

@@ -11,9 +11,10 @@ use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Done, Job, LogId, Meter, Queue, Writer};
 use crate::{Config, NodeId, StateMachine, Status, status};
 use bytes::Bytes;
+use openraft::ChangeMembers;
 use openraft::alias::ResponderOf;
 use openraft::async_runtime::watch::WatchReceiver;
-use openraft::errors::{ClientWriteError, Fatal, RaftError};
+use openraft::errors::{ChangeMembershipError, ClientWriteError, Fatal, RaftError};
 use openraft::raft::ClientWriteResult;
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,6 +41,7 @@ struct Inner<M: StateMachine> {
     leadership: watch::Receiver<Leadership>,
     failure: watch::Receiver<Option<String>>,
     links: Links,
+    network: Arc<dyn Network>,
     handler: Arc<RwLock<Option<Arc<dyn ForwardHandler>>>>,
     /// What listens to peers and what looks for them.
     tasks: Mutex<Vec<JoinHandle<()>>>,
@@ -119,6 +121,7 @@ impl<M: StateMachine> Replica<M> {
         }
         if !config.peers.is_empty() {
             let (config, directory, engine) = (config.clone(), directory.clone(), engine.clone());
+            let network = network.clone();
             tasks.push(tokio::spawn(async move {
                 if let Err(why) = peer::form(&config, &*network, &directory, &engine).await {
                     fail(&failed, &why);
@@ -134,6 +137,7 @@ impl<M: StateMachine> Replica<M> {
             leadership: leadership::observe(&engine, applied_seen),
             failure,
             links,
+            network,
             handler,
             tasks: Mutex::new(tasks),
             closed: Mutex::new(Some(closed)),
@@ -146,6 +150,16 @@ impl<M: StateMachine> Replica<M> {
     /// This node.
     pub fn node(&self) -> NodeId {
         self.0.config.node
+    }
+
+    /// Where peers reach this node; empty if it has no peers.
+    pub fn peer_address(&self) -> &str {
+        self.0.config.peers.get(&self.node()).map_or("", String::as_str)
+    }
+
+    /// Whether this node was started without peers, and so listens to none.
+    pub fn is_alone(&self) -> bool {
+        self.0.config.peers.is_empty()
     }
 
     /// The machine, for reading. Whoever holds the lock holds up apply: copy out and let go.
@@ -263,6 +277,28 @@ impl<M: StateMachine> Replica<M> {
         let voters: BTreeSet<_> = voters.into_iter().collect();
         let changed = self.0.engine.change_membership(voters, false).await;
         changed.map(|_| ()).map_err(membership_error)
+    }
+
+    /// Removes members that do not vote.
+    pub async fn remove_learners(&self, nodes: Vec<NodeId>) -> Result<(), MembershipError> {
+        let change = ChangeMembers::RemoveNodes(nodes.into_iter().collect());
+        let changed = self.0.engine.change_membership(change, false).await;
+        changed.map(|_| ()).map_err(membership_error)
+    }
+
+    /// Asks who listens at `address`: the identity of the data directory of `node`, which need not be a
+    /// member yet. It is refused if that node has a part in another cluster, or was a voter and has been wiped.
+    pub async fn identity_of(&self, node: NodeId, address: &str) -> Result<String, MembershipError> {
+        let ours = self.0.directory.identity();
+        let heard = peer::probe(&*self.0.network, ours, node, address, self.0.config.timing.election_max)
+            .await
+            .map_err(|error| {
+                MembershipError::Absent(format!("node {node} does not answer at {address}: {error}"))
+            })?;
+        match heard.refusal {
+            Some(refusal) => Err(MembershipError::Refused(refusal)),
+            None => Ok(format!("{:032x}", heard.identity.identity)),
+        }
     }
 
     /// Sends opaque bytes to another node's [`ForwardHandler`] and waits for its answer.
@@ -421,6 +457,9 @@ fn membership_error(error: RaftError<Types, ClientWriteError<Types>>) -> Members
         }
         RaftError::APIError(error @ ClientWriteError::LogEntryDiscarded(_)) => {
             MembershipError::Unknown(error.to_string())
+        }
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(ChangeMembershipError::InProgress(_))) => {
+            MembershipError::InProgress
         }
         RaftError::APIError(error) => MembershipError::Refused(error.to_string()),
         RaftError::Fatal(fatal) => MembershipError::Unknown(fatal.to_string()),

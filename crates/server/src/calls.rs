@@ -365,33 +365,17 @@ impl Api {
                 }
             }
         }
-        let own = json::NodeStatus {
-            node: status.node,
-            peer_address: String::new(),
-            client_address: self.client_address.clone(),
-            role: role_in_words(status.role).into(),
-            reachable: true,
-            last_log: status.last_log_index,
-            version: env!("CARGO_PKG_VERSION").into(),
-            identity: status.identity.clone(),
-        };
-        let others = status.peers.iter().map(|peer| json::NodeStatus {
-            node: peer.node,
-            peer_address: peer.address.clone(),
-            client_address: String::new(),
-            role: match () {
-                () if status.leader == Some(peer.node) => "leader",
-                () if peer.voter => "follower",
-                () => "learner",
-            }
-            .into(),
-            reachable: peer.heard_ago.is_some_and(|ago| ago < HEARD_WITHIN),
-            last_log: peer.matched,
-            version: String::new(),
-            identity: String::new(),
+        let everybody = self.node.everybody().await;
+        let nodes = everybody.into_iter().map(|node| json::NodeStatus {
+            node: node.node,
+            peer_address: node.peer_address,
+            client_address: node.client_address,
+            role: node.role,
+            reachable: node.reachable,
+            last_log: node.last_log,
+            version: node.version,
+            identity: node.identity,
         });
-        let mut nodes: Vec<json::NodeStatus> = others.chain([own]).collect();
-        nodes.sort_by_key(|node| node.node);
         Ok(self.node.glance(|machine| {
             let counts = machine.counts();
             let state = machine.capture();
@@ -400,7 +384,7 @@ impl Api {
                 cluster: words::hex(&machine.settings().cluster),
                 leader: status.leader,
                 term: status.term,
-                nodes,
+                nodes: nodes.collect(),
                 node: status.node,
                 applied: applied.unwrap_or(0),
                 committed: status.committed.unwrap_or(0),
@@ -418,10 +402,8 @@ impl Api {
     }
 }
 
-/// A member that was not heard of for this long is shown as out of reach.
-const HEARD_WITHIN: Duration = Duration::from_secs(2);
-
-fn role_in_words(role: Role) -> &'static str {
+/// What a node is to the others.
+pub(crate) fn role_in_words(role: Role) -> &'static str {
     match role {
         Role::Leader => "leader",
         Role::Follower => "follower",

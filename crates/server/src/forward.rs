@@ -65,6 +65,19 @@ impl Forwarder {
         }
     }
 
+    /// Has another node do something for an operator; the answer as it travels.
+    pub async fn administer(
+        &self,
+        node: NodeId,
+        request: Vec<u8>,
+        within: Duration,
+    ) -> Result<Vec<u8>, Failure> {
+        match ask(&self.replica, node, &Forwarded::Administer(request), within).await? {
+            ForwardedReply::Administered(answer) => Ok(answer),
+            other => Err(failure(other)),
+        }
+    }
+
     /// How far a reader must have applied to see everything acknowledged before this call.
     pub async fn read_index(&self, leader: NodeId) -> Result<u64, Failure> {
         match ask(&self.replica, leader, &Forwarded::ReadIndex, NET).await? {
@@ -167,7 +180,9 @@ async fn answer(node: &Node, request: Forwarded) -> ForwardedReply {
         }
         Forwarded::Renewals(renewals) => node.renew_here(renewals).await.map(ForwardedReply::Renewals),
         Forwarded::ReadIndex => node.read_index_here().await.map(ForwardedReply::ReadIndex),
-        Forwarded::Administer(_) => Err(Failure::NoLeader { leader: None }),
+        Forwarded::Administer(request) => {
+            Ok(ForwardedReply::Administered(node.administer_here(&request).await))
+        }
     };
     answered.unwrap_or_else(|failure| match failure {
         Failure::NoLeader { .. } => ForwardedReply::NoLeader,

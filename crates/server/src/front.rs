@@ -25,6 +25,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Sleep;
 use tower::ServiceExt;
 
+use crate::admin::RESTORE_BYTES_MAX;
 use crate::http::Refused;
 use crate::listen::{Accept, ListenLimits, Serve, listen};
 use crate::metrics::{Surface, Traffic};
@@ -222,7 +223,11 @@ impl Api {
         Metered {
             body,
             seen: 0,
-            bytes_max: (!streams).then_some(self.limits.body_bytes_max),
+            bytes_max: match call {
+                _ if streams => None,
+                grpc::RESTORE if surface == Surface::Grpc => Some(2 * RESTORE_BYTES_MAX),
+                _ => Some(self.limits.body_bytes_max),
+            },
             all: if renewal { self.renewal_bodies.clone() } else { self.bodies.clone() },
             all_max: if renewal {
                 self.limits.renewal_bodies_bytes_max

@@ -14,6 +14,7 @@ use tenure_core::{
 use tenure_replica::{Entropy, Leadership, NodeId, Replica, Status};
 use tokio::sync::oneshot;
 
+use crate::admin::Admin;
 use crate::desk::{DeskNumbers, Mail, Reply, Trays};
 use crate::failure::Failure;
 use crate::forward::{self, Forwarder};
@@ -31,10 +32,13 @@ struct Inner {
     entropy: Entropy,
     numbers: Arc<Mutex<DeskNumbers>>,
     forwarder: Forwarder,
+    admin: Admin,
+    /// Where clients reach this node, as they are told.
+    client_address: String,
 }
 
 /// Who puts commands into the log.
-enum Route {
+pub(crate) enum Route {
     Here,
     To(NodeId),
     Nowhere,
@@ -59,9 +63,20 @@ impl Node {
         hub: Arc<Hub>,
         entropy: Entropy,
         numbers: Arc<Mutex<DeskNumbers>>,
+        client_address: String,
     ) -> Node {
         let forwarder = Forwarder::new(replica.clone());
-        let node = Node(Arc::new(Inner { replica, trays, hub, entropy, numbers, forwarder }));
+        let admin = Admin::default();
+        let node = Node(Arc::new(Inner {
+            replica,
+            trays,
+            hub,
+            entropy,
+            numbers,
+            forwarder,
+            admin,
+            client_address,
+        }));
         node.0.replica.serve_forwarded(forward::handler(node.clone()));
         node
     }
@@ -160,7 +175,7 @@ impl Node {
         Ok(self.glance(Machine::entries))
     }
 
-    fn leader(&self) -> Route {
+    pub(crate) fn leader(&self) -> Route {
         match *self.0.replica.leadership().borrow() {
             Leadership::Leader(_) => Route::Here,
             Leadership::Follower { leader: Some(leader) } if leader != self.0.replica.node() => {
@@ -260,6 +275,19 @@ impl Node {
     /// A probe of the leader has come in through the client port.
     pub fn probe_arrived(&self, number: u64) {
         self.0.trays.probe_arrived(number);
+    }
+
+    /// Where clients reach this node, as they are told.
+    pub(crate) fn client_address(&self) -> &str {
+        &self.0.client_address
+    }
+
+    pub(crate) fn forwarder(&self) -> &Forwarder {
+        &self.0.forwarder
+    }
+
+    pub(crate) fn admin(&self) -> &Admin {
+        &self.0.admin
     }
 
     pub(crate) fn replica(&self) -> &Replica<Replicated> {

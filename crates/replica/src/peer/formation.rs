@@ -15,6 +15,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+/// After so many rounds in which somebody had a cluster and none had a place for us, nobody is coming.
+const UNINVITED_ROUNDS: u32 = 20;
+
 /// What a node should do that has no part in a cluster yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
@@ -28,11 +31,11 @@ enum Step {
 
 /// What a peer answered to a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Heard {
-    identity: Identity,
+pub(crate) struct Heard {
+    pub identity: Identity,
     /// The identity that its cluster remembers for us.
     remembered: Option<u128>,
-    refusal: Option<String>,
+    pub refusal: Option<String>,
 }
 
 /// Decides from all answers so far.
@@ -58,6 +61,12 @@ fn decide(ours: Identity, peers: &BTreeMap<NodeId, String>, heard: &BTreeMap<Nod
     Step::Found(peers.iter().map(member).collect())
 }
 
+/// A peer that has a cluster and does not know us in it: nobody will come for this node unasked.
+fn uninvited(heard: &BTreeMap<NodeId, Heard>) -> Option<NodeId> {
+    let strangers = |heard: &Heard| heard.identity.cluster.is_some() && heard.remembered.is_none();
+    heard.iter().find(|(_, heard)| strangers(heard)).map(|(node, _)| *node)
+}
+
 /// Asks around until this node has a part in a cluster, founding it if that falls to this node.
 /// Returns why it must not, if it must not.
 pub(crate) async fn form<M: StateMachine>(
@@ -66,6 +75,7 @@ pub(crate) async fn form<M: StateMachine>(
     directory: &DataDir,
     engine: &Engine<M>,
 ) -> Result<(), String> {
+    let mut rounds_uninvited = 0;
     while !engine.is_initialized().await.map_err(|fatal| fatal.to_string())? {
         let ours = directory.identity();
         let mut heard = BTreeMap::new();
@@ -74,6 +84,18 @@ pub(crate) async fn form<M: StateMachine>(
                 Ok(answer) => drop(heard.insert(*node, answer)),
                 Err(error) => tracing::debug!(node, %address, %error, "no answer from a peer yet"),
             }
+        }
+        // Said once, and not while a cluster is being formed, when news of it travel faster than its members'
+        // names: whoever started this node may be waiting for it to join by itself.
+        let uninvited = uninvited(&heard);
+        rounds_uninvited = uninvited.map_or(0, |_| rounds_uninvited + 1);
+        if let Some(member) = uninvited.filter(|_| rounds_uninvited == UNINVITED_ROUNDS) {
+            let address = config.peers.get(&ours.node).map_or("", String::as_str);
+            tracing::warn!(
+                "node {member} is in a cluster of which this node is no member; waiting to be added: tenure cluster \
+                 add {}={address}",
+                ours.node
+            );
         }
         match decide(ours, &config.peers, &heard) {
             Step::Wait => tokio::time::sleep(config.timing.heartbeat).await,
@@ -93,7 +115,7 @@ pub(crate) async fn form<M: StateMachine>(
 }
 
 /// Asks one peer who it is.
-async fn probe(
+pub(crate) async fn probe(
     network: &dyn Network,
     ours: Identity,
     node: NodeId,

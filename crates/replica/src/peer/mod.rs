@@ -18,7 +18,7 @@ mod receiving;
 mod server;
 mod tcp;
 
-pub(crate) use formation::form;
+pub(crate) use formation::{form, probe};
 pub(crate) use link::Links;
 pub use network::{ForwardHandler, Listener, Network, NoNetwork, Stream};
 pub(crate) use server::{Host, listen};

@@ -1,11 +1,14 @@
 //! `tenure.v1.Cluster`.
 
-use futures_util::stream::Empty;
+use std::pin::Pin;
+
+use futures_util::{Stream, stream};
 use tenure_wire::proto::{self, cluster_server::Cluster};
 use tenure_wire::{ApiError, Code, grpc, json};
-use tonic::{Request, Status, async_trait};
+use tonic::{Request, Status, Streaming, async_trait};
 
 use super::{Answer, Services, answer, status};
+use crate::admin::RESTORE_BYTES_MAX;
 
 #[async_trait]
 impl Cluster for Services {
@@ -36,28 +39,58 @@ impl Cluster for Services {
         )
     }
 
-    async fn step_down(&self, _: Request<proto::StepDownRequest>) -> Answer<proto::StepDownResponse> {
-        Err(not_offered("step-down"))
+    async fn step_down(
+        &self,
+        request: Request<proto::StepDownRequest>,
+    ) -> Answer<proto::StepDownResponse> {
+        answer(self.0.node.step_down(request.into_inner()).await)
     }
 
-    async fn add(&self, _: Request<proto::NodeAddRequest>) -> Answer<proto::NodeAddResponse> {
-        Err(not_offered("adding a node"))
+    async fn add(&self, request: Request<proto::NodeAddRequest>) -> Answer<proto::NodeAddResponse> {
+        answer(self.0.node.add_node(request.into_inner()).await)
     }
 
-    async fn remove(&self, _: Request<proto::NodeRemoveRequest>) -> Answer<proto::NodeRemoveResponse> {
-        Err(not_offered("removing a node"))
+    async fn remove(&self, request: Request<proto::NodeRemoveRequest>) -> Answer<proto::NodeRemoveResponse> {
+        answer(self.0.node.remove_node(request.into_inner()).await)
     }
 
-    type BackupStream = Empty<Result<proto::BackupResponse, Status>>;
+    type BackupStream = Pin<Box<dyn Stream<Item = Result<proto::BackupResponse, Status>> + Send>>;
 
     async fn backup(&self, _: Request<proto::BackupRequest>) -> Answer<Self::BackupStream> {
-        Err(not_offered("a backup"))
+        let turn = self.0.call_turn().map_err(status)?;
+        let pieces = self.0.node.backup().await.map_err(status)?;
+        let messages = stream::unfold((pieces, turn), |(mut pieces, turn)| async move {
+            let message = match pieces.recv().await? {
+                Ok(piece) => Ok(proto::BackupResponse { piece }),
+                Err(error) => Err(status(ApiError::new(Code::Internal, error.to_string()))),
+            };
+            Some((message, (pieces, turn)))
+        });
+        answer(Ok(Box::pin(messages) as Self::BackupStream))
     }
-}
 
-/// What the interface has a name for and this node does not do.
-fn not_offered(what: &str) -> Status {
-    status(ApiError::new(Code::NoSuchCall, format!("this node does not offer {what}")))
+    async fn restore(
+        &self,
+        request: Request<Streaming<proto::RestoreRequest>>,
+    ) -> Answer<proto::RestoreResponse> {
+        let _turn = self.0.call_turn().map_err(status)?;
+        let mut messages = request.into_inner();
+        let mut asked: Option<(u64, bool)> = None;
+        let mut backup = Vec::new();
+        while let Some(message) = messages.message().await? {
+            asked.get_or_insert((message.token_floor, message.holders_stopped));
+            if backup.len() + message.piece.len() > RESTORE_BYTES_MAX {
+                let megabytes = RESTORE_BYTES_MAX >> 20;
+                return Err(status(
+                    ApiError::new(Code::TooLarge, format!("the backup is larger than {megabytes} MiB"))
+                        .hint("a restore is one entry of the log, and a larger one does not fit between nodes"),
+                ));
+            }
+            backup.extend_from_slice(&message.piece);
+        }
+        let (token_floor, holders_stopped) = asked.unwrap_or_default();
+        answer(self.0.node.restore(backup, token_floor, holders_stopped).await)
+    }
 }
 
 fn message(cluster: json::ClusterStatus) -> proto::ClusterStatusResponse {

@@ -93,6 +93,11 @@ pub(crate) fn call(path: &str) -> &'static str {
         "Fences/Remove" => "fences.remove",
         "Fences/List" => "fences.list",
         "Cluster/Status" => "cluster.status",
+        "Cluster/StepDown" => "cluster.step_down",
+        "Cluster/Add" => "cluster.add",
+        "Cluster/Remove" => "cluster.remove",
+        "Cluster/Backup" => "cluster.backup",
+        "Cluster/Restore" => RESTORE,
         "Cluster/SetKind" => "cluster.set_kind",
         "Cluster/Rebind" => "cluster.rebind",
         "Stream/Commands" | "Stream/Renewals" => STREAM,
@@ -102,5 +107,7 @@ pub(crate) fn call(path: &str) -> &'static str {
     }
 }
 
+/// The name of a restore, whose body is a backup.
+pub(crate) const RESTORE: &str = "cluster.restore";
 /// The name of the session stream, whose requests live as long as their clients.
 pub(crate) const STREAM: &str = "stream";

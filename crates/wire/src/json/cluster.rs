@@ -73,7 +73,7 @@ pub struct NodeStatus {
     pub client_address: String,
     /// `leader`, `follower`, `learner` or `candidate`.
     pub role: String,
-    /// Whether the leader hears it.
+    /// Whether the node that answers hears it.
     pub reachable: bool,
     /// The last log index that it is known to have.
     pub last_log: Option<u64>,

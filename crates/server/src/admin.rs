@@ -1,0 +1,445 @@
+//! What operators ask of a cluster: who is there, step down, add a node, remove one, back up, restore.
+//!
+//! Only the leader changes the membership, one change at a time, so a follower carries such a request to it over
+//! the peer port; a backup is taken wherever it is asked for. This file decides what is refused because it would
+//! cost the cluster its quorum or mix up two nodes; how a membership changes safely is the replica's.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use prost::Message;
+use tenure_core::{Command, Done, Machine, Token};
+use tenure_replica::{Leadership, MembershipError, NodeId, PeerStatus, Status};
+use tenure_wire::{ApiError, Code, proto};
+use tokio::sync::mpsc;
+
+use crate::calls::{failed, role_in_words};
+use crate::failure::Failure;
+use crate::node::{Node, Route};
+
+/// How long a peer may take to say who it is. A status is asked for when something is wrong, so it must not
+/// wait for what is wrong.
+const WHOIS_WITHIN: Duration = Duration::from_millis(500);
+/// How long a change of membership may take: a new node has to receive the whole state first.
+const CHANGE_WITHIN: Duration = Duration::from_secs(120);
+/// How long a new leader may take to show after the old one has stepped down.
+const LEADER_WITHIN: Duration = Duration::from_secs(5);
+/// A voter that was heard of within this time counts towards a quorum.
+const HEARD_WITHIN: Duration = Duration::from_secs(2);
+/// Bytes of a backup in one message.
+const PIECE_BYTES: usize = 64 << 10;
+/// Messages of a backup that may wait for a slow reader.
+const PIECES_WAITING_MAX: usize = 8;
+/// The largest backup that can be restored. It goes through the log as one entry, so that it is restored on every
+/// node or on none; a message between nodes holds 64 MiB.
+pub(crate) const RESTORE_BYTES_MAX: usize = 32 << 20;
+
+/// What a node remembers for its operators.
+#[derive(Default)]
+pub(crate) struct Admin {
+    /// Held while the membership changes.
+    changing: tokio::sync::Mutex<()>,
+    /// What other nodes last said of themselves: an address is worth knowing most when its node is silent.
+    known: Mutex<BTreeMap<NodeId, proto::NodeStatus>>,
+}
+
+/// What an operator asks of the leader, or one node of another.
+pub(crate) enum Request {
+    Whois,
+    StepDown(proto::StepDownRequest),
+    Add(proto::NodeAddRequest),
+    Remove(proto::NodeRemoveRequest),
+}
+
+/// What travels: a tag, then a message of the public interface.
+mod tag {
+    pub const WHOIS: u8 = 1;
+    pub const STEP_DOWN: u8 = 2;
+    pub const ADD: u8 = 3;
+    pub const REMOVE: u8 = 4;
+
+    pub const DONE: u8 = 0;
+    pub const REFUSED: u8 = 1;
+}
+
+impl Request {
+    fn encode(&self) -> Vec<u8> {
+        let tagged = |tag: u8, message: Vec<u8>| [vec![tag], message].concat();
+        match self {
+            Request::Whois => vec![tag::WHOIS],
+            Request::StepDown(request) => tagged(tag::STEP_DOWN, request.encode_to_vec()),
+            Request::Add(request) => tagged(tag::ADD, request.encode_to_vec()),
+            Request::Remove(request) => tagged(tag::REMOVE, request.encode_to_vec()),
+        }
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Request, ApiError> {
+        let unreadable = || ApiError::new(Code::NoSuchCall, "this node does not know that request");
+        let (tag, message) = bytes.split_first().ok_or_else(unreadable)?;
+        let read = match *tag {
+            tag::WHOIS => Ok(Request::Whois),
+            tag::STEP_DOWN => proto::StepDownRequest::decode(message).map(Request::StepDown),
+            tag::ADD => proto::NodeAddRequest::decode(message).map(Request::Add),
+            tag::REMOVE => proto::NodeRemoveRequest::decode(message).map(Request::Remove),
+            _ => return Err(unreadable()),
+        };
+        read.map_err(|_| unreadable())
+    }
+}
+
+impl Node {
+    /// Hands leadership on, wherever it is.
+    pub(crate) async fn step_down(
+        &self,
+        request: proto::StepDownRequest,
+    ) -> Result<proto::StepDownResponse, ApiError> {
+        self.administer(Request::StepDown(request)).await
+    }
+
+    /// Adds a node: a learner until it has caught up, then a voter.
+    pub(crate) async fn add_node(
+        &self,
+        request: proto::NodeAddRequest,
+    ) -> Result<proto::NodeAddResponse, ApiError> {
+        self.administer(Request::Add(request)).await
+    }
+
+    /// Removes a node.
+    pub(crate) async fn remove_node(
+        &self,
+        request: proto::NodeRemoveRequest,
+    ) -> Result<proto::NodeRemoveResponse, ApiError> {
+        self.administer(Request::Remove(request)).await
+    }
+
+    /// Has the leader do it, here or over there.
+    async fn administer<A: Message + Default>(&self, request: Request) -> Result<A, ApiError> {
+        let reply = match self.leader() {
+            Route::Here => self.administer_here(&request.encode()).await,
+            Route::To(leader) => self.administer_at(leader, &request).await?,
+            Route::Nowhere => return Err(failed(Failure::NoLeader { leader: None })),
+        };
+        answer_in(&reply)
+    }
+
+    async fn administer_at(&self, node: NodeId, request: &Request) -> Result<Vec<u8>, ApiError> {
+        let asked = self.forwarder().administer(node, request.encode(), CHANGE_WITHIN);
+        asked.await.map_err(failed)
+    }
+
+    /// Does what was asked, here, and gives the answer as it travels.
+    pub(crate) async fn administer_here(&self, request: &[u8]) -> Vec<u8> {
+        let done = match Request::decode(request) {
+            Ok(Request::Whois) => Ok(self.whois().encode_to_vec()),
+            Ok(Request::StepDown(request)) => {
+                self.step_down_here(request.to).await.map(|done| done.encode_to_vec())
+            }
+            Ok(Request::Add(request)) => {
+                self.add_here(request).await.map(|()| proto::NodeAddResponse {}.encode_to_vec())
+            }
+            Ok(Request::Remove(request)) => {
+                self.remove_here(request.node).await.map(|()| proto::NodeRemoveResponse {}.encode_to_vec())
+            }
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(message) => [vec![tag::DONE], message].concat(),
+            Err(error) => [vec![tag::REFUSED], proto::Error::from(error).encode_to_vec()].concat(),
+        }
+    }
+
+    async fn step_down_here(&self, to: Option<NodeId>) -> Result<proto::StepDownResponse, ApiError> {
+        let own = self.replica().node();
+        if to.is_some_and(|to| to != own && !self.replica().status().voters.contains(&to)) {
+            return Err(unknown_node(to.unwrap_or_default()));
+        }
+        if to == Some(own) {
+            return Err(ApiError::new(Code::InvalidArgument, format!("node {own} leads already")));
+        }
+        self.replica().transfer_leadership(to).await.map_err(not_changed)?;
+        let leader = self.next_leader().await?;
+        Ok(proto::StepDownResponse { leader, term: self.replica().status().term })
+    }
+
+    /// Who leads now that this node does not.
+    async fn next_leader(&self) -> Result<NodeId, ApiError> {
+        let own = self.replica().node();
+        let mut leadership = self.replica().leadership();
+        let other = |leadership: &Leadership| leadership.leader().is_some_and(|leader| leader != own);
+        let seen = tokio::time::timeout(LEADER_WITHIN, leadership.wait_for(other)).await;
+        let leader = seen.ok().and_then(|seen| seen.ok().and_then(|leadership| leadership.leader()));
+        leader.ok_or_else(|| failed(Failure::Unknown { reason: "nobody has taken over yet".into() }))
+    }
+
+    async fn add_here(&self, request: proto::NodeAddRequest) -> Result<(), ApiError> {
+        let _changing = self.admin().changing.try_lock().map_err(|_| in_progress())?;
+        let (node, address) = (request.node, request.peer_address);
+        let status = self.replica().status();
+        check_newcomer(&status, self.replica().is_alone(), node, &address)?;
+        if status.voters.contains(&node) {
+            // The same node at the same place: asked for again because the first answer was lost.
+            return Ok(());
+        }
+        let identity = self.replica().identity_of(node, &address).await.map_err(not_changed)?;
+        let added = async {
+            self.replica().add_learner(node, address, identity).await?;
+            let voters = self.replica().status().voters.into_iter().chain([node]).collect();
+            self.replica().change_membership(voters).await
+        };
+        match tokio::time::timeout(CHANGE_WITHIN, added).await {
+            Ok(added) => added.map_err(not_changed)?,
+            Err(_) => {
+                return Err(ApiError::unknown_outcome(&format!("node {node} has not caught up yet"))
+                    .hint("it stays a learner and goes on catching up; ask again to make it a voter"));
+            }
+        }
+        tracing::info!(node, "a node was added");
+        Ok(())
+    }
+
+    async fn remove_here(&self, node: NodeId) -> Result<(), ApiError> {
+        let replica = self.replica();
+        if node == replica.node() {
+            // A leader that removes itself would leave the cluster to an election; one that has handed over does not.
+            may_leave(&replica.status(), node)?;
+            replica.transfer_leadership(None).await.map_err(not_changed)?;
+            let leader = self.next_leader().await?;
+            let request = Request::Remove(proto::NodeRemoveRequest { node });
+            let reply = self.administer_at(leader, &request).await?;
+            return answer_in::<proto::NodeRemoveResponse>(&reply).map(|_| ());
+        }
+        let _changing = self.admin().changing.try_lock().map_err(|_| in_progress())?;
+        let status = replica.status();
+        if status.learners.contains(&node) {
+            replica.remove_learners(vec![node]).await.map_err(not_changed)?;
+        } else {
+            may_leave(&status, node)?;
+            let voters = status.voters.into_iter().filter(|voter| *voter != node).collect();
+            replica.change_membership(voters).await.map_err(not_changed)?;
+        }
+        self.admin().known.lock().remove(&node);
+        tracing::info!(node, "a node was removed");
+        Ok(())
+    }
+
+    /// What this node says of itself.
+    pub(crate) fn whois(&self) -> proto::NodeStatus {
+        let status = self.replica().status();
+        proto::NodeStatus {
+            node: status.node,
+            peer_address: self.replica().peer_address().to_owned(),
+            client_address: self.client_address().to_owned(),
+            role: role_in_words(status.role).into(),
+            reachable: true,
+            last_log: status.last_log_index,
+            version: env!("CARGO_PKG_VERSION").into(),
+            identity: status.identity,
+        }
+    }
+
+    /// Everybody, by asking everybody at once. Who does not answer is shown as it was last known.
+    pub(crate) async fn everybody(&self) -> Vec<proto::NodeStatus> {
+        let status = self.replica().status();
+        let asked = status.peers.iter().map(|peer| async {
+            let reply =
+                self.forwarder().administer(peer.node, Request::Whois.encode(), WHOIS_WITHIN).await;
+            let said = reply.ok().and_then(|reply| answer_in::<proto::NodeStatus>(&reply).ok());
+            self.described(&status, peer, said.filter(|said| said.node == peer.node))
+        });
+        let mut nodes = join_all(asked).await;
+        nodes.push(self.whois());
+        nodes.sort_by_key(|node| node.node);
+        nodes
+    }
+
+    fn described(
+        &self,
+        status: &Status,
+        peer: &PeerStatus,
+        said: Option<proto::NodeStatus>,
+    ) -> proto::NodeStatus {
+        let mut known = self.admin().known.lock();
+        let last_known = match said {
+            Some(said) => {
+                known.insert(peer.node, said.clone());
+                return said;
+            }
+            None => known.get(&peer.node).cloned().unwrap_or_default(),
+        };
+        let role = match () {
+            () if status.leader == Some(peer.node) => "leader",
+            () if peer.voter => "follower",
+            () => "learner",
+        };
+        proto::NodeStatus {
+            node: peer.node,
+            peer_address: peer.address.clone(),
+            role: role.into(),
+            reachable: false,
+            last_log: peer.matched.or(last_known.last_log),
+            ..last_known
+        }
+    }
+
+    /// A backup of everything acknowledged before this call, piece by piece.
+    pub(crate) async fn backup(&self) -> Result<mpsc::Receiver<io::Result<Vec<u8>>>, ApiError> {
+        let state = self.read(Machine::capture).await.map_err(failed)?;
+        let (pieces, receiver) = mpsc::channel(PIECES_WAITING_MAX);
+        // A thread of its own: encoding is work, and a slow reader holds it up, not the node.
+        tokio::task::spawn_blocking(move || {
+            let mut pieces = Pieces { to: pieces, filled: Vec::with_capacity(PIECE_BYTES) };
+            if let Err(error) = tenure_wire::write_backup(&state, &mut pieces) {
+                let _ = pieces.to.blocking_send(Err(error));
+            }
+        });
+        Ok(receiver)
+    }
+
+    /// Puts a backup into this cluster, which nobody has used yet.
+    pub(crate) async fn restore(
+        &self,
+        backup: Vec<u8>,
+        token_floor: u64,
+        holders_stopped: bool,
+    ) -> Result<proto::RestoreResponse, ApiError> {
+        let token_floor = Token::try_from(token_floor).map_err(|_| {
+            ApiError::new(Code::InvalidToken, "a restore needs a token floor between 1 and 2^53 - 1")
+                .hint("give a number above every token ever seen: fence marks, logs, `tenure history`")
+        })?;
+        let read = tokio::task::spawn_blocking(move || tenure_wire::read_backup(&mut backup.as_slice())).await;
+        let unreadable =
+            |why: String| ApiError::new(Code::InvalidArgument, format!("the backup cannot be read: {why}"));
+        let (_, state) = read
+            .map_err(|error| unreadable(error.to_string()))?
+            .map_err(|error| unreadable(error.to_string()))?;
+        let command = Command::Restore { backup: Box::new(state), token_floor, holders_stopped };
+        match self.submit(command).await.map_err(failed)?? {
+            Done::Restored { token_floor, grants_in } => Ok(proto::RestoreResponse {
+                token_floor: token_floor.get(),
+                grants_in_ms: tenure_wire::words::millis(grants_in),
+            }),
+            _ => Err(ApiError::new(Code::Internal, "the machine answered something else than was asked")),
+        }
+    }
+}
+
+/// Reads an answer as it travels.
+fn answer_in<A: Message + Default>(reply: &[u8]) -> Result<A, ApiError> {
+    let unreadable = || failed(Failure::Unknown { reason: "the leader's answer cannot be read".into() });
+    match reply.split_first() {
+        Some((&tag::DONE, message)) => A::decode(message).map_err(|_| unreadable()),
+        Some((&tag::REFUSED, error)) => Err(proto::Error::decode(error).map_err(|_| unreadable())?.into()),
+        _ => Err(unreadable()),
+    }
+}
+
+/// Whether a node may come in under this number and address.
+fn check_newcomer(status: &Status, alone: bool, node: NodeId, address: &str) -> Result<(), ApiError> {
+    let invalid = |message: String| ApiError::new(Code::InvalidArgument, message);
+    if alone {
+        return Err(invalid("this node was started alone and has no port for peers".into()).hint(
+            "start a cluster with --node and --peers, and restore a backup of this node into it",
+        ));
+    }
+    if node == 0 || address.is_empty() {
+        return Err(invalid("a node has a number above zero and an address for peers".into()));
+    }
+    if node == status.node {
+        return Err(invalid(format!("node {node} is a member already")));
+    }
+    for peer in &status.peers {
+        let same = (peer.node == node, peer.address == address);
+        match same {
+            (true, false) => {
+                return Err(invalid(format!("node {node} is a member already, at {}", peer.address))
+                    .hint("numbers are never used again: give the new node another one"));
+            }
+            (false, true) => {
+                return Err(invalid(format!("{address} is the address of node {}", peer.node)));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Whether the voters that remain could decide anything without this one.
+fn may_leave(status: &Status, node: NodeId) -> Result<(), ApiError> {
+    if !status.voters.contains(&node) {
+        return Err(unknown_node(node));
+    }
+    let remaining: Vec<NodeId> = status.voters.iter().copied().filter(|voter| *voter != node).collect();
+    if remaining.is_empty() {
+        return Err(ApiError::new(Code::InvalidArgument, format!("node {node} is the last one")));
+    }
+    let heard = |voter: NodeId| {
+        let peer = status.peers.iter().find(|peer| peer.node == voter);
+        voter == status.node
+            || peer.is_some_and(|peer| peer.heard_ago.is_some_and(|ago| ago < HEARD_WITHIN))
+    };
+    let there = remaining.iter().filter(|voter| heard(**voter)).count();
+    if 2 * there > remaining.len() {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        Code::NotReady,
+        format!(
+            "without node {node} there would be {} voters and only {there} of them can be heard: the cluster would stop",
+            remaining.len()
+        ),
+    )
+    .hint("bring the silent nodes back, or remove those instead"))
+}
+
+fn unknown_node(node: NodeId) -> ApiError {
+    ApiError::new(Code::UnknownNode, format!("this cluster has no voter {node}"))
+        .hint("see who is there with `tenure cluster status`")
+}
+
+fn in_progress() -> ApiError {
+    ApiError::new(Code::ChangeInProgress, "another change of membership has not ended yet")
+        .hint("one at a time: ask again when it is done")
+}
+
+fn not_changed(error: MembershipError) -> ApiError {
+    match error {
+        MembershipError::NotLeader { leader } => failed(Failure::NoLeader { leader }),
+        MembershipError::InProgress => in_progress(),
+        MembershipError::Absent(message) => ApiError::new(Code::UnknownNode, message)
+            .hint("start it first, with --node, --peers (the present members and itself) and an empty data directory"),
+        MembershipError::Refused(message) => ApiError::new(Code::InvalidArgument, message),
+        MembershipError::Unknown(reason) => failed(Failure::Unknown { reason }),
+    }
+}
+
+/// Bytes on their way out, cut into messages.
+struct Pieces {
+    to: mpsc::Sender<io::Result<Vec<u8>>>,
+    filled: Vec<u8>,
+}
+
+impl Pieces {
+    fn send(&mut self) -> io::Result<()> {
+        let piece = std::mem::replace(&mut self.filled, Vec::with_capacity(PIECE_BYTES));
+        // Whoever asked may have gone away; then the rest is not worth encoding.
+        self.to.blocking_send(Ok(piece)).map_err(|_| io::ErrorKind::BrokenPipe.into())
+    }
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(PIECE_BYTES - self.filled.len());
+        self.filled.extend_from_slice(&bytes[..taken]);
+        if self.filled.len() == PIECE_BYTES {
+            self.send()?;
+        }
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.filled.is_empty() { Ok(()) } else { self.send() }
+    }
+}
