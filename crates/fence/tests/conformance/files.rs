@@ -131,3 +131,47 @@ async fn cleaning_forgets_generations_but_no_token() {
     folder.files.clean(&scope, 1).expect("clean");
     assert_eq!(folder.get(&scope, "k").await.as_deref(), Some("f"));
 }
+
+/// A front end that demands sequencers: a made-up token, however high, raises no mark.
+#[cfg(feature = "sequencer")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_made_up_token_cannot_poison_a_fence_that_verifies() {
+    use tenure_core::Generation;
+    use tenure_fence::sequencer::{ClaimedMode, Claims, Keys, Signing};
+
+    let folder = Folder::start("poison").await.expect("a folder");
+    let scope = cases::fresh_scope("verified");
+    let cluster = "cluster-1";
+    let node = Signing::from_seed("node-1", &[1; 32]);
+    let mut keys = Keys::new(cluster);
+    keys.add(node.kid(), &node.public()).expect("a key");
+    let claims = |token: u64| Claims {
+        cluster: cluster.into(),
+        scope: scope.clone(),
+        token: cases::token(token),
+        mode: ClaimedMode::Exclusive,
+        generation: Generation::new(1),
+    };
+    // What the front end does with every request: check, install, write.
+    let serve = |sequencer: &str| -> Result<(), String> {
+        let writer = keys.verify_writer(sequencer, &scope).map_err(|error| error.to_string())?;
+        let takeover = Takeover::verified(&writer, "front-end".parse().expect("a name"));
+        folder.files.barrier(&takeover).map_err(|error| error.to_string())?;
+        folder
+            .files
+            .publish(&writer, |previous, next| change(previous, next, "k", Some("v")))
+            .map_err(|error| error.to_string())
+    };
+    serve(&node.sign(&claims(4))).expect("a real grant");
+    let stranger = Signing::from_seed("node-1", &[2; 32]);
+    serve(&stranger.sign(&claims(Token::MAX.get()))).expect_err("nobody signed that");
+    let real = node.sign(&claims(4));
+    let (head, tail) =
+        (real.split('.').next().expect("a header"), real.rsplit('.').next().expect("a signature"));
+    let made_up = stranger.sign(&claims(Token::MAX.get()));
+    let payload = made_up.split('.').nth(1).expect("a payload");
+    serve(&format!("{head}.{payload}.{tail}")).expect_err("a real signature under other claims");
+    assert_eq!(folder.files.mark(&scope).expect("mark").map(|mark| mark.token), Some(cases::token(4)));
+    serve(&node.sign(&claims(5))).expect("the next real grant gets in");
+    serve(&node.sign(&claims(4))).expect_err("and the old one is stale");
+}
