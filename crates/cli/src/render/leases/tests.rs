@@ -228,3 +228,22 @@ fn a_single_node_is_called_what_it_is() {
     "#]]
     .assert_eq(&cluster(&shapes::cluster(&status), EYES));
 }
+
+#[test]
+fn a_follower_does_not_call_others_missing() {
+    let node = |node, reachable| proto::NodeStatus { node, reachable, ..Default::default() };
+    let status = |answering| {
+        shapes::cluster(&proto::ClusterStatusResponse {
+            leader: Some(1),
+            node: answering,
+            nodes: vec![node(1, answering == 1), node(2, answering == 2), node(3, false)],
+            ..Default::default()
+        })
+    };
+    let words = |answering: u64| -> Vec<&str> {
+        let status = status(answering);
+        status.nodes.iter().map(|node| heard(&status, node)).collect()
+    };
+    assert_eq!(words(1), ["yes", "no", "no"]);
+    assert_eq!(words(2), ["-", "yes", "-"]);
+}
