@@ -4,7 +4,7 @@
 //! the peer port; a backup is taken wherever it is asked for. This file decides what is refused because it would
 //! cost the cluster its quorum or mix up two nodes; how a membership changes safely is the replica's.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -27,8 +27,6 @@ const WHOIS_WITHIN: Duration = Duration::from_millis(500);
 const CHANGE_WITHIN: Duration = Duration::from_secs(120);
 /// How long a new leader may take to show after the old one has stepped down.
 const LEADER_WITHIN: Duration = Duration::from_secs(5);
-/// A voter that was heard of within this time counts towards a quorum.
-const HEARD_WITHIN: Duration = Duration::from_secs(2);
 /// Bytes of a backup in one message.
 const PIECE_BYTES: usize = 64 << 10;
 /// Messages of a backup that may wait for a slow reader.
@@ -204,7 +202,7 @@ impl Node {
         let replica = self.replica();
         if node == replica.node() {
             // A leader that removes itself would leave the cluster to an election; one that has handed over does not.
-            may_leave(&replica.status(), node)?;
+            may_leave(&replica.status(), node, &self.answering().await)?;
             replica.transfer_leadership(None).await.map_err(not_changed)?;
             let leader = self.next_leader().await?;
             let request = Request::Remove(proto::NodeRemoveRequest { node });
@@ -216,7 +214,7 @@ impl Node {
         if status.learners.contains(&node) {
             replica.remove_learners(vec![node]).await.map_err(not_changed)?;
         } else {
-            may_leave(&status, node)?;
+            may_leave(&status, node, &self.answering().await)?;
             let voters = status.voters.into_iter().filter(|voter| *voter != node).collect();
             replica.change_membership(voters).await.map_err(not_changed)?;
         }
@@ -244,10 +242,9 @@ impl Node {
     pub(crate) async fn everybody(&self) -> Vec<proto::NodeStatus> {
         let status = self.replica().status();
         let asked = status.peers.iter().map(|peer| async {
-            let reply =
-                self.forwarder().administer(peer.node, Request::Whois.encode(), WHOIS_WITHIN).await;
+            let reply = self.forwarder().administer(peer.node, Request::Whois.encode(), WHOIS_WITHIN).await;
             let said = reply.ok().and_then(|reply| answer_in::<proto::NodeStatus>(&reply).ok());
-            self.described(&status, peer, said.filter(|said| said.node == peer.node))
+            self.described(peer, said.filter(|said| said.node == peer.node))
         });
         let mut nodes = join_all(asked).await;
         nodes.push(self.whois());
@@ -255,12 +252,13 @@ impl Node {
         nodes
     }
 
-    fn described(
-        &self,
-        status: &Status,
-        peer: &PeerStatus,
-        said: Option<proto::NodeStatus>,
-    ) -> proto::NodeStatus {
+    /// Who answers right now, this node among them.
+    async fn answering(&self) -> BTreeSet<NodeId> {
+        let everybody = self.everybody().await;
+        everybody.iter().filter(|node| node.reachable).map(|node| node.node).collect()
+    }
+
+    fn described(&self, peer: &PeerStatus, said: Option<proto::NodeStatus>) -> proto::NodeStatus {
         let mut known = self.admin().known.lock();
         let last_known = match said {
             Some(said) => {
@@ -269,11 +267,7 @@ impl Node {
             }
             None => known.get(&peer.node).cloned().unwrap_or_default(),
         };
-        let role = match () {
-            () if status.leader == Some(peer.node) => "leader",
-            () if peer.voter => "follower",
-            () => "learner",
-        };
+        let role = if peer.voter { "follower" } else { "learner" };
         proto::NodeStatus {
             node: peer.node,
             peer_address: peer.address.clone(),
@@ -284,9 +278,13 @@ impl Node {
         }
     }
 
-    /// A backup of everything acknowledged before this call, piece by piece.
-    pub(crate) async fn backup(&self) -> Result<mpsc::Receiver<io::Result<Vec<u8>>>, ApiError> {
-        let state = self.read(Machine::capture).await.map_err(failed)?;
+    /// A backup of everything acknowledged before this call, piece by piece; or, where a majority is lost, of what
+    /// this node has applied.
+    pub(crate) async fn backup(&self, stale: bool) -> Result<mpsc::Receiver<io::Result<Vec<u8>>>, ApiError> {
+        let state = match stale {
+            true => self.glance(Machine::capture),
+            false => self.read(Machine::capture).await.map_err(failed)?,
+        };
         let (pieces, receiver) = mpsc::channel(PIECES_WAITING_MAX);
         // A thread of its own: encoding is work, and a slow reader holds it up, not the node.
         tokio::task::spawn_blocking(move || {
@@ -309,7 +307,8 @@ impl Node {
             ApiError::new(Code::InvalidToken, "a restore needs a token floor between 1 and 2^53 - 1")
                 .hint("give a number above every token ever seen: fence marks, logs, `tenure history`")
         })?;
-        let read = tokio::task::spawn_blocking(move || tenure_wire::read_backup(&mut backup.as_slice())).await;
+        let read =
+            tokio::task::spawn_blocking(move || tenure_wire::read_backup(&mut backup.as_slice())).await;
         let unreadable =
             |why: String| ApiError::new(Code::InvalidArgument, format!("the backup cannot be read: {why}"));
         let (_, state) = read
@@ -340,9 +339,8 @@ fn answer_in<A: Message + Default>(reply: &[u8]) -> Result<A, ApiError> {
 fn check_newcomer(status: &Status, alone: bool, node: NodeId, address: &str) -> Result<(), ApiError> {
     let invalid = |message: String| ApiError::new(Code::InvalidArgument, message);
     if alone {
-        return Err(invalid("this node was started alone and has no port for peers".into()).hint(
-            "start a cluster with --node and --peers, and restore a backup of this node into it",
-        ));
+        return Err(invalid("this node was started alone and has no port for peers".into())
+            .hint("start a cluster with --node and --peers, and restore a backup of this node into it"));
     }
     if node == 0 || address.is_empty() {
         return Err(invalid("a node has a number above zero and an address for peers".into()));
@@ -367,7 +365,7 @@ fn check_newcomer(status: &Status, alone: bool, node: NodeId, address: &str) -> 
 }
 
 /// Whether the voters that remain could decide anything without this one.
-fn may_leave(status: &Status, node: NodeId) -> Result<(), ApiError> {
+fn may_leave(status: &Status, node: NodeId, answering: &BTreeSet<NodeId>) -> Result<(), ApiError> {
     if !status.voters.contains(&node) {
         return Err(unknown_node(node));
     }
@@ -375,19 +373,14 @@ fn may_leave(status: &Status, node: NodeId) -> Result<(), ApiError> {
     if remaining.is_empty() {
         return Err(ApiError::new(Code::InvalidArgument, format!("node {node} is the last one")));
     }
-    let heard = |voter: NodeId| {
-        let peer = status.peers.iter().find(|peer| peer.node == voter);
-        voter == status.node
-            || peer.is_some_and(|peer| peer.heard_ago.is_some_and(|ago| ago < HEARD_WITHIN))
-    };
-    let there = remaining.iter().filter(|voter| heard(**voter)).count();
+    let there = remaining.iter().filter(|voter| answering.contains(voter)).count();
     if 2 * there > remaining.len() {
         return Ok(());
     }
     Err(ApiError::new(
         Code::NotReady,
         format!(
-            "without node {node} there would be {} voters and only {there} of them can be heard: the cluster would stop",
+            "without node {node} there would be {} voters and only {there} of them answer: the cluster would stop",
             remaining.len()
         ),
     )

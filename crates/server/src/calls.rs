@@ -366,6 +366,11 @@ impl Api {
             }
         }
         let everybody = self.node.everybody().await;
+        // Until another is elected the engine names the last leader, dead or alive. One that does not answer leads
+        // nobody who asks here.
+        let leader = status
+            .leader
+            .filter(|leader| everybody.iter().any(|node| node.node == *leader && node.reachable));
         let nodes = everybody.into_iter().map(|node| json::NodeStatus {
             node: node.node,
             peer_address: node.peer_address,
@@ -382,7 +387,7 @@ impl Api {
             let restoring = state.grants_from.remaining_at(state.time);
             json::ClusterStatus {
                 cluster: words::hex(&machine.settings().cluster),
-                leader: status.leader,
+                leader,
                 term: status.term,
                 nodes: nodes.collect(),
                 node: status.node,

@@ -39,10 +39,7 @@ impl Cluster for Services {
         )
     }
 
-    async fn step_down(
-        &self,
-        request: Request<proto::StepDownRequest>,
-    ) -> Answer<proto::StepDownResponse> {
+    async fn step_down(&self, request: Request<proto::StepDownRequest>) -> Answer<proto::StepDownResponse> {
         answer(self.0.node.step_down(request.into_inner()).await)
     }
 
@@ -56,9 +53,9 @@ impl Cluster for Services {
 
     type BackupStream = Pin<Box<dyn Stream<Item = Result<proto::BackupResponse, Status>> + Send>>;
 
-    async fn backup(&self, _: Request<proto::BackupRequest>) -> Answer<Self::BackupStream> {
+    async fn backup(&self, request: Request<proto::BackupRequest>) -> Answer<Self::BackupStream> {
         let turn = self.0.call_turn().map_err(status)?;
-        let pieces = self.0.node.backup().await.map_err(status)?;
+        let pieces = self.0.node.backup(request.into_inner().stale).await.map_err(status)?;
         let messages = stream::unfold((pieces, turn), |(mut pieces, turn)| async move {
             let message = match pieces.recv().await? {
                 Ok(piece) => Ok(proto::BackupResponse { piece }),
@@ -82,8 +79,9 @@ impl Cluster for Services {
             if backup.len() + message.piece.len() > RESTORE_BYTES_MAX {
                 let megabytes = RESTORE_BYTES_MAX >> 20;
                 return Err(status(
-                    ApiError::new(Code::TooLarge, format!("the backup is larger than {megabytes} MiB"))
-                        .hint("a restore is one entry of the log, and a larger one does not fit between nodes"),
+                    ApiError::new(Code::TooLarge, format!("the backup is larger than {megabytes} MiB")).hint(
+                        "a restore is one entry of the log, and a larger one does not fit between nodes",
+                    ),
                 ));
             }
             backup.extend_from_slice(&message.piece);
