@@ -4,7 +4,6 @@
 //! later waits for the next one, because only a confirmation that *begins* after the question proves
 //! anything about it. Confirmed by a quorum, never by a clock.
 
-use crate::StateMachine;
 use crate::engine::{Engine, Types};
 use crate::error::BarrierError;
 use openraft::LinearizerOption;
@@ -20,7 +19,7 @@ pub(crate) struct Barrier(mpsc::UnboundedSender<Answer>);
 
 impl Barrier {
     /// Starts the task. It ends when all clones are gone.
-    pub fn start<M: StateMachine>(engine: Engine<M>, patience: Duration) -> Self {
+    pub fn start(engine: Engine, patience: Duration) -> Self {
         let (sender, mut waiting) = mpsc::unbounded_channel::<Answer>();
         tokio::spawn(async move {
             let mut answers = Vec::new();
@@ -44,7 +43,7 @@ impl Barrier {
     }
 }
 
-async fn confirm<M: StateMachine>(engine: &Engine<M>, patience: Duration) -> Result<(), BarrierError> {
+async fn confirm(engine: &Engine, patience: Duration) -> Result<(), BarrierError> {
     // An age of zero: no acknowledgement from before this question counts.
     let option = LinearizerOption::new(Some(Duration::ZERO), true).with_wait_timeout(patience);
     let linearizer = engine.get_read_linearizer(option).await.map_err(|error| match error {

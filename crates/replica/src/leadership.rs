@@ -1,8 +1,8 @@
 //! Who leads, as far as this node knows, and when a leader may begin to act as one.
 
+use crate::NodeId;
 use crate::engine::Engine;
 use crate::wal::LogId;
-use crate::{NodeId, StateMachine};
 use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
 
@@ -70,8 +70,8 @@ impl Signs {
 }
 
 /// Watches the engine and says who leads. The task ends with the engine.
-pub(crate) fn observe<M: StateMachine>(
-    engine: &Engine<M>,
+pub(crate) fn observe(
+    engine: &Engine,
     mut applied: watch::Receiver<Option<LogId>>,
 ) -> watch::Receiver<Leadership> {
     let node = *engine.node_id();

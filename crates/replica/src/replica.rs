@@ -3,7 +3,7 @@
 use crate::barrier::Barrier;
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
-use crate::engine::{Applier, Engine, LogStore, Member, Payload, Types, settings};
+use crate::engine::{Applier, Engine, LogStore, Machinery, Member, Payload, Types, settings};
 use crate::error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
 use crate::leadership::{self, Leadership, Office};
 use crate::peer::{self, ForwardHandler, Host, Links, Listener, Network};
@@ -11,6 +11,8 @@ use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Done, Job, LogId, Meter, Queue, Writer};
 use crate::{Config, NodeId, StateMachine, Status, status};
 use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use openraft::ChangeMembers;
 use openraft::alias::ResponderOf;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -28,13 +30,16 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 /// One member of a replicated state machine. Cheap to clone; all clones are the same member.
-pub struct Replica<M: StateMachine>(Arc<Inner<M>>);
-
-struct Inner<M: StateMachine> {
-    config: Config,
+pub struct Replica<M: StateMachine> {
     machine: Arc<RwLock<M>>,
+    parts: Arc<Parts>,
+}
+
+/// Everything that does not depend on the machine's types.
+struct Parts {
+    config: Config,
     directory: Arc<DataDir>,
-    engine: Engine<M>,
+    engine: Engine,
     queue: Queue,
     meter: Meter,
     barrier: Barrier,
@@ -63,7 +68,7 @@ impl<A> Future for Proposal<A> {
 
 impl<M: StateMachine> Clone for Replica<M> {
     fn clone(&self) -> Self {
-        Self(self.0.clone())
+        Self { machine: self.machine.clone(), parts: self.parts.clone() }
     }
 }
 
@@ -76,6 +81,228 @@ impl<M: StateMachine> Replica<M> {
         network: Arc<dyn Network>,
         machine: M,
     ) -> Result<Self, StartError> {
+        let machine = Arc::new(RwLock::new(machine));
+        let parts = assemble(config, disk, network, machine.clone()).await?;
+        Ok(Self { machine, parts: Arc::new(parts) })
+    }
+
+    /// This node.
+    pub fn node(&self) -> NodeId {
+        self.parts.config.node
+    }
+
+    /// Where peers reach this node; empty if it has no peers.
+    pub fn peer_address(&self) -> &str {
+        self.parts.config.peers.get(&self.node()).map_or("", String::as_str)
+    }
+
+    /// Whether this node was started without peers, and so listens to none.
+    pub fn is_alone(&self) -> bool {
+        self.parts.config.peers.is_empty()
+    }
+
+    /// The machine, for reading. Whoever holds the lock holds up apply: copy out and let go.
+    pub fn machine(&self) -> &Arc<RwLock<M>> {
+        &self.machine
+    }
+
+    /// Who leads. Changes are never missed altogether, but several may be seen as one.
+    pub fn leadership(&self) -> watch::Receiver<Leadership> {
+        self.parts.leadership.clone()
+    }
+
+    /// Hands one entry to the log, if `office` is still held. Entries of one caller that awaits this
+    /// call before making the next one enter the log in that order. The answer, what *applying* the
+    /// entry answered, comes with the returned proposal.
+    pub async fn propose(&self, office: Office, entry: Bytes) -> Result<Proposal<M::Answer>, ProposeError> {
+        if office.node != self.node() {
+            let reason = format!("the office is that of node {}", office.node);
+            return Err(ProposeError::NotProposed { leader: Some(office.node), reason });
+        }
+        let (responder, receiver) = ResponderOf::<Types, ClientWriteResult<Types>>::complete_only();
+        let write = self.parts.engine.write(Payload(entry)).with_leader(office.term).responder(responder);
+        write.await.map_err(|fatal| ProposeError::NotProposed { leader: None, reason: fatal.to_string() })?;
+        let answer = Box::pin(async move {
+            match receiver.await {
+                Ok(result) => answer::<M>(result),
+                Err(_) => Err(ProposeError::Unknown { reason: "the replica stopped".into() }),
+            }
+        });
+        Ok(Proposal { answer })
+    }
+
+    /// Waits until this node's machine shows everything that was acknowledged anywhere before this
+    /// call. By read index, never by clock; all that wait at one time share one confirmation.
+    pub async fn read_barrier(&self) -> Result<(), BarrierError> {
+        self.parts.barrier.pass().await
+    }
+
+    /// The state of this node, for people and metrics.
+    pub fn status(&self) -> Status {
+        let identity = self.parts.directory.identity();
+        let failure = self.parts.failure.borrow().clone();
+        let metrics = self.parts.engine.metrics().borrow_watched().clone();
+        status::assemble(identity, &metrics, self.parts.meter.status(), failure)
+    }
+
+    /// Resolves when the replica has failed for good; never on a graceful shutdown.
+    pub async fn failed(&self) -> Failure {
+        let mut failure = self.parts.failure.clone();
+        // Copied out before anything else is awaited, so that this future can move between threads.
+        let message = failure.wait_for(Option::is_some).await.map(|message| message.clone());
+        match message {
+            Ok(message) => Failure(message.unwrap_or_default()),
+            // Everything that could fail has ended in good order.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Begins a snapshot now; the log is cut behind it when it is done.
+    pub async fn trigger_snapshot(&self) -> Result<(), Failure> {
+        self.parts.engine.trigger().snapshot().await.map_err(|fatal| Failure(fatal.to_string()))
+    }
+
+    /// Hands leadership to `to` (or the most advanced voter). Returns when this node no longer
+    /// leads, or with a refusal when it still does after two election timeouts.
+    pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<(), MembershipError> {
+        let Some(office) = self.parts.leadership.borrow().office() else { return Err(self.not_leader()) };
+        let status = self.status();
+        let most_advanced = || {
+            let voters = status.peers.iter().filter(|peer| peer.voter);
+            voters.max_by_key(|peer| peer.matched).map(|peer| peer.node)
+        };
+        let Some(to) = to.or_else(most_advanced) else {
+            return Err(MembershipError::Refused("there is no other voter to hand leadership to".into()));
+        };
+        if to == self.node() || !status.voters.contains(&to) {
+            return Err(MembershipError::Refused(format!("node {to} is no other voter of this cluster")));
+        }
+        let sent = self.parts.engine.trigger().transfer_leader(to).await;
+        sent.map_err(|fatal| MembershipError::Refused(fatal.to_string()))?;
+        let mut leadership = self.leadership();
+        let left = leadership.wait_for(|leadership| leadership.office() != Some(office));
+        match tokio::time::timeout(2 * self.parts.config.timing.election_max, left).await {
+            Ok(_) => Ok(()),
+            Err(_) => {
+                Err(MembershipError::Refused(format!("node {to} did not take over; this node still leads")))
+            }
+        }
+    }
+
+    /// Adds a node that receives the log and does not vote; returns once it has caught up.
+    /// `identity` is that of its data directory, as its own status shows it.
+    pub async fn add_learner(
+        &self,
+        node: NodeId,
+        address: String,
+        identity: String,
+    ) -> Result<(), MembershipError> {
+        let identity = u128::from_str_radix(&identity, 16)
+            .map_err(|_| MembershipError::Refused("an identity has 32 hexadecimal digits".into()))?;
+        let member = Member { address, identity };
+        let known = self
+            .parts
+            .engine
+            .metrics()
+            .borrow_watched()
+            .membership_config
+            .membership()
+            .get_node(&node)
+            .cloned();
+        if known.is_some_and(|known| known.identity != identity) {
+            return Err(MembershipError::Refused(format!(
+                "node {node} is a member with another data directory; numbers are never used again"
+            )));
+        }
+        let added = self.parts.engine.add_learner(node, member, true).await;
+        added.map(|_| ()).map_err(membership_error)
+    }
+
+    /// Makes exactly these nodes the voters. All must be members already; those left out are removed.
+    pub async fn change_membership(&self, voters: Vec<NodeId>) -> Result<(), MembershipError> {
+        let voters: BTreeSet<_> = voters.into_iter().collect();
+        let changed = self.parts.engine.change_membership(voters, false).await;
+        changed.map(|_| ()).map_err(membership_error)
+    }
+
+    /// Removes members that do not vote.
+    pub async fn remove_learners(&self, nodes: Vec<NodeId>) -> Result<(), MembershipError> {
+        let change = ChangeMembers::RemoveNodes(nodes.into_iter().collect());
+        let changed = self.parts.engine.change_membership(change, false).await;
+        changed.map(|_| ()).map_err(membership_error)
+    }
+
+    /// Asks who listens at `address`: the identity of the data directory of `node`, which need not be a
+    /// member yet. It is refused if that node has a part in another cluster, or was a voter and has been wiped.
+    pub async fn identity_of(&self, node: NodeId, address: &str) -> Result<String, MembershipError> {
+        let ours = self.parts.directory.identity();
+        let heard =
+            peer::probe(&*self.parts.network, ours, node, address, self.parts.config.timing.election_max)
+                .await
+                .map_err(|error| {
+                    MembershipError::Absent(format!("node {node} does not answer at {address}: {error}"))
+                })?;
+        match heard.refusal {
+            Some(refusal) => Err(MembershipError::Refused(refusal)),
+            None => Ok(format!("{:032x}", heard.identity.identity)),
+        }
+    }
+
+    /// Sends opaque bytes to another node's [`ForwardHandler`] and waits for its answer.
+    pub async fn forward(
+        &self,
+        to: NodeId,
+        request: Bytes,
+        deadline: Duration,
+    ) -> Result<Bytes, ForwardError> {
+        let metrics = self.parts.engine.metrics();
+        let member = metrics.borrow_watched().membership_config.membership().get_node(&to).cloned();
+        let member = member.ok_or(ForwardError::Unreachable(to))?;
+        self.parts.links.forward(to, &member, request, deadline).await.map_err(|error| match error.kind() {
+            // It may have left before the connection or the patience ended.
+            io::ErrorKind::TimedOut | io::ErrorKind::ConnectionReset => ForwardError::NoAnswer(to),
+            _ => ForwardError::Unreachable(to),
+        })
+    }
+
+    /// Who answers what other nodes forward to this one. Until it is set they get no answer.
+    pub fn serve_forwarded(&self, handler: Arc<dyn ForwardHandler>) {
+        *self.parts.handler.write() = Some(handler);
+    }
+
+    /// Stops: no more proposals, the log is synced and closed, the data directory unlocked.
+    pub async fn shutdown(&self) {
+        for task in self.parts.tasks.lock().drain(..) {
+            task.abort();
+        }
+        if let Err(error) = self.parts.engine.shutdown().await {
+            tracing::error!(%error, "the consensus engine did not end in good order");
+        }
+        self.parts.links.close();
+        let closed = self.parts.closed.lock().take();
+        // If the writer has ended already there is nothing left to close.
+        let _ = self.parts.queue.push(Job::Close(Done::new(|_| ())));
+        if let Some(closed) = closed {
+            let _ = closed.await;
+        }
+    }
+}
+
+impl<M: StateMachine> Replica<M> {
+    fn not_leader(&self) -> MembershipError {
+        MembershipError::NotLeader { leader: self.parts.leadership.borrow().leader() }
+    }
+}
+
+/// Starts everything that does not depend on the machine's types. Boxed, so that it is compiled here and not again
+/// in every crate that starts a replica: it holds the whole engine.
+fn assemble(
+    config: Config,
+    disk: Arc<dyn Disk>,
+    network: Arc<dyn Network>,
+    machine: Arc<dyn Machinery>,
+) -> BoxFuture<'static, Result<Parts, StartError>> {
+    async move {
         let settings = Arc::new(settings(&config)?);
         // First of all: an address that is taken must not cost the data directory a thing.
         let listener = listen_to_peers(&config, &*network).await?;
@@ -92,16 +319,9 @@ impl<M: StateMachine> Replica<M> {
         let (queue, closed) = Queue::start(writer, disk, config.execution, lock).map_err(io)?;
 
         let links = Links::new(network.clone(), directory.clone(), config.timing, config.execution);
-        let machine = Arc::new(RwLock::new(machine));
         let (applied, applied_seen) = watch::channel::<Option<LogId>>(None);
-        let applier = Applier::new(
-            machine.clone(),
-            store.clone(),
-            config.execution,
-            meter.clone(),
-            applied,
-            failed.clone(),
-        );
+        let applier =
+            Applier::new(machine, store.clone(), config.execution, meter.clone(), applied, failed.clone());
         let log_store = LogStore::new(log, queue.clone(), config.execution);
         let engine =
             Engine::new(config.node, settings, links.clone(), log_store, applier).await.map_err(refused)?;
@@ -128,8 +348,7 @@ impl<M: StateMachine> Replica<M> {
                 }
             }));
         }
-        let replica = Inner {
-            machine,
+        Ok(Parts {
             directory,
             queue,
             meter,
@@ -143,208 +362,9 @@ impl<M: StateMachine> Replica<M> {
             closed: Mutex::new(Some(closed)),
             engine,
             config,
-        };
-        Ok(Self(Arc::new(replica)))
-    }
-
-    /// This node.
-    pub fn node(&self) -> NodeId {
-        self.0.config.node
-    }
-
-    /// Where peers reach this node; empty if it has no peers.
-    pub fn peer_address(&self) -> &str {
-        self.0.config.peers.get(&self.node()).map_or("", String::as_str)
-    }
-
-    /// Whether this node was started without peers, and so listens to none.
-    pub fn is_alone(&self) -> bool {
-        self.0.config.peers.is_empty()
-    }
-
-    /// The machine, for reading. Whoever holds the lock holds up apply: copy out and let go.
-    pub fn machine(&self) -> &Arc<RwLock<M>> {
-        &self.0.machine
-    }
-
-    /// Who leads. Changes are never missed altogether, but several may be seen as one.
-    pub fn leadership(&self) -> watch::Receiver<Leadership> {
-        self.0.leadership.clone()
-    }
-
-    /// Hands one entry to the log, if `office` is still held. Entries of one caller that awaits this
-    /// call before making the next one enter the log in that order. The answer, what *applying* the
-    /// entry answered, comes with the returned proposal.
-    pub async fn propose(&self, office: Office, entry: Bytes) -> Result<Proposal<M::Answer>, ProposeError> {
-        if office.node != self.node() {
-            let reason = format!("the office is that of node {}", office.node);
-            return Err(ProposeError::NotProposed { leader: Some(office.node), reason });
-        }
-        let (responder, receiver) = ResponderOf::<Types, ClientWriteResult<Types>>::complete_only();
-        let write = self.0.engine.write(Payload(entry)).with_leader(office.term).responder(responder);
-        write.await.map_err(|fatal| ProposeError::NotProposed { leader: None, reason: fatal.to_string() })?;
-        let answer = Box::pin(async move {
-            match receiver.await {
-                Ok(result) => answer::<M>(result),
-                Err(_) => Err(ProposeError::Unknown { reason: "the replica stopped".into() }),
-            }
-        });
-        Ok(Proposal { answer })
-    }
-
-    /// Waits until this node's machine shows everything that was acknowledged anywhere before this
-    /// call. By read index, never by clock; all that wait at one time share one confirmation.
-    pub async fn read_barrier(&self) -> Result<(), BarrierError> {
-        self.0.barrier.pass().await
-    }
-
-    /// The state of this node, for people and metrics.
-    pub fn status(&self) -> Status {
-        let identity = self.0.directory.identity();
-        let failure = self.0.failure.borrow().clone();
-        let metrics = self.0.engine.metrics().borrow_watched().clone();
-        status::assemble(identity, &metrics, self.0.meter.status(), failure)
-    }
-
-    /// Resolves when the replica has failed for good; never on a graceful shutdown.
-    pub async fn failed(&self) -> Failure {
-        let mut failure = self.0.failure.clone();
-        // Copied out before anything else is awaited, so that this future can move between threads.
-        let message = failure.wait_for(Option::is_some).await.map(|message| message.clone());
-        match message {
-            Ok(message) => Failure(message.unwrap_or_default()),
-            // Everything that could fail has ended in good order.
-            Err(_) => std::future::pending().await,
-        }
-    }
-
-    /// Begins a snapshot now; the log is cut behind it when it is done.
-    pub async fn trigger_snapshot(&self) -> Result<(), Failure> {
-        self.0.engine.trigger().snapshot().await.map_err(|fatal| Failure(fatal.to_string()))
-    }
-
-    /// Hands leadership to `to` (or the most advanced voter). Returns when this node no longer
-    /// leads, or with a refusal when it still does after two election timeouts.
-    pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<(), MembershipError> {
-        let Some(office) = self.0.leadership.borrow().office() else { return Err(self.not_leader()) };
-        let status = self.status();
-        let most_advanced = || {
-            let voters = status.peers.iter().filter(|peer| peer.voter);
-            voters.max_by_key(|peer| peer.matched).map(|peer| peer.node)
-        };
-        let Some(to) = to.or_else(most_advanced) else {
-            return Err(MembershipError::Refused("there is no other voter to hand leadership to".into()));
-        };
-        if to == self.node() || !status.voters.contains(&to) {
-            return Err(MembershipError::Refused(format!("node {to} is no other voter of this cluster")));
-        }
-        let sent = self.0.engine.trigger().transfer_leader(to).await;
-        sent.map_err(|fatal| MembershipError::Refused(fatal.to_string()))?;
-        let mut leadership = self.leadership();
-        let left = leadership.wait_for(|leadership| leadership.office() != Some(office));
-        match tokio::time::timeout(2 * self.0.config.timing.election_max, left).await {
-            Ok(_) => Ok(()),
-            Err(_) => {
-                Err(MembershipError::Refused(format!("node {to} did not take over; this node still leads")))
-            }
-        }
-    }
-
-    /// Adds a node that receives the log and does not vote; returns once it has caught up.
-    /// `identity` is that of its data directory, as its own status shows it.
-    pub async fn add_learner(
-        &self,
-        node: NodeId,
-        address: String,
-        identity: String,
-    ) -> Result<(), MembershipError> {
-        let identity = u128::from_str_radix(&identity, 16)
-            .map_err(|_| MembershipError::Refused("an identity has 32 hexadecimal digits".into()))?;
-        let member = Member { address, identity };
-        let known =
-            self.0.engine.metrics().borrow_watched().membership_config.membership().get_node(&node).cloned();
-        if known.is_some_and(|known| known.identity != identity) {
-            return Err(MembershipError::Refused(format!(
-                "node {node} is a member with another data directory; numbers are never used again"
-            )));
-        }
-        let added = self.0.engine.add_learner(node, member, true).await;
-        added.map(|_| ()).map_err(membership_error)
-    }
-
-    /// Makes exactly these nodes the voters. All must be members already; those left out are removed.
-    pub async fn change_membership(&self, voters: Vec<NodeId>) -> Result<(), MembershipError> {
-        let voters: BTreeSet<_> = voters.into_iter().collect();
-        let changed = self.0.engine.change_membership(voters, false).await;
-        changed.map(|_| ()).map_err(membership_error)
-    }
-
-    /// Removes members that do not vote.
-    pub async fn remove_learners(&self, nodes: Vec<NodeId>) -> Result<(), MembershipError> {
-        let change = ChangeMembers::RemoveNodes(nodes.into_iter().collect());
-        let changed = self.0.engine.change_membership(change, false).await;
-        changed.map(|_| ()).map_err(membership_error)
-    }
-
-    /// Asks who listens at `address`: the identity of the data directory of `node`, which need not be a
-    /// member yet. It is refused if that node has a part in another cluster, or was a voter and has been wiped.
-    pub async fn identity_of(&self, node: NodeId, address: &str) -> Result<String, MembershipError> {
-        let ours = self.0.directory.identity();
-        let heard = peer::probe(&*self.0.network, ours, node, address, self.0.config.timing.election_max)
-            .await
-            .map_err(|error| {
-                MembershipError::Absent(format!("node {node} does not answer at {address}: {error}"))
-            })?;
-        match heard.refusal {
-            Some(refusal) => Err(MembershipError::Refused(refusal)),
-            None => Ok(format!("{:032x}", heard.identity.identity)),
-        }
-    }
-
-    /// Sends opaque bytes to another node's [`ForwardHandler`] and waits for its answer.
-    pub async fn forward(
-        &self,
-        to: NodeId,
-        request: Bytes,
-        deadline: Duration,
-    ) -> Result<Bytes, ForwardError> {
-        let metrics = self.0.engine.metrics();
-        let member = metrics.borrow_watched().membership_config.membership().get_node(&to).cloned();
-        let member = member.ok_or(ForwardError::Unreachable(to))?;
-        self.0.links.forward(to, &member, request, deadline).await.map_err(|error| match error.kind() {
-            // It may have left before the connection or the patience ended.
-            io::ErrorKind::TimedOut | io::ErrorKind::ConnectionReset => ForwardError::NoAnswer(to),
-            _ => ForwardError::Unreachable(to),
         })
     }
-
-    /// Who answers what other nodes forward to this one. Until it is set they get no answer.
-    pub fn serve_forwarded(&self, handler: Arc<dyn ForwardHandler>) {
-        *self.0.handler.write() = Some(handler);
-    }
-
-    /// Stops: no more proposals, the log is synced and closed, the data directory unlocked.
-    pub async fn shutdown(&self) {
-        for task in self.0.tasks.lock().drain(..) {
-            task.abort();
-        }
-        if let Err(error) = self.0.engine.shutdown().await {
-            tracing::error!(%error, "the consensus engine did not end in good order");
-        }
-        self.0.links.close();
-        let closed = self.0.closed.lock().take();
-        // If the writer has ended already there is nothing left to close.
-        let _ = self.0.queue.push(Job::Close(Done::new(|_| ())));
-        if let Some(closed) = closed {
-            let _ = closed.await;
-        }
-    }
-}
-
-impl<M: StateMachine> Replica<M> {
-    fn not_leader(&self) -> MembershipError {
-        MembershipError::NotLeader { leader: self.0.leadership.borrow().leader() }
-    }
+    .boxed()
 }
 
 /// Begins to listen at this node's own peer address, if it has peers.
@@ -391,11 +411,7 @@ fn open(
 }
 
 /// Founds a cluster of one if there is none yet, and leads it at once.
-async fn found_alone<M: StateMachine>(
-    config: &Config,
-    directory: &DataDir,
-    engine: &Engine<M>,
-) -> Result<(), StartError> {
+async fn found_alone(config: &Config, directory: &DataDir, engine: &Engine) -> Result<(), StartError> {
     if directory.identity().cluster.is_none() {
         let joined = directory.join(config.entropy.draw());
         joined.map_err(|error| StartError::Io("cannot write the identity".into(), error))?;
@@ -418,7 +434,7 @@ fn refused(fatal: Fatal<Types>) -> StartError {
 }
 
 /// Tells why the engine ended, if it did not end in good order.
-fn watch_for_failure<M: StateMachine>(engine: &Engine<M>, failed: watch::Sender<Option<String>>) {
+fn watch_for_failure(engine: &Engine, failed: watch::Sender<Option<String>>) {
     let mut metrics = engine.metrics();
     tokio::spawn(async move {
         loop {
@@ -458,16 +474,16 @@ fn membership_error(error: RaftError<Types, ClientWriteError<Types>>) -> Members
         RaftError::APIError(error @ ClientWriteError::LogEntryDiscarded(_)) => {
             MembershipError::Unknown(error.to_string())
         }
-        RaftError::APIError(ClientWriteError::ChangeMembershipError(ChangeMembershipError::InProgress(_))) => {
-            MembershipError::InProgress
-        }
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(ChangeMembershipError::InProgress(
+            _,
+        ))) => MembershipError::InProgress,
         RaftError::APIError(error) => MembershipError::Refused(error.to_string()),
         RaftError::Fatal(fatal) => MembershipError::Unknown(fatal.to_string()),
     }
 }
 
 /// Takes a snapshot when the log has grown past its measure. The count of entries is the engine's.
-fn compact_when_due<M: StateMachine>(engine: &Engine<M>, meter: Meter) {
+fn compact_when_due(engine: &Engine, meter: Meter) {
     let engine = engine.clone();
     tokio::spawn(async move {
         loop {

@@ -11,14 +11,46 @@ use openraft::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
 use openraft::entry::RaftEntry;
 use openraft::storage::{EntryResponder, RaftSnapshotBuilder, RaftStateMachine};
 use parking_lot::RwLock;
-use std::io;
+use std::any::Any;
+use std::io::{self, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use tokio::sync::watch;
 
+/// A state machine without its types, so that the engine is compiled once and not once per machine.
+pub(crate) trait Machinery: Send + Sync + 'static {
+    /// Applies one entry.
+    fn apply(&self, id: LogId, entry: &[u8]) -> Box<dyn Any + Send + Sync>;
+    /// Takes the state as it is now; what comes back writes it.
+    fn capture(&self) -> WriteSnapshot;
+    /// Reads a snapshot; what comes back puts it into the machine.
+    fn read_snapshot(self: Arc<Self>, input: &mut dyn Read) -> io::Result<Restore>;
+}
+
+/// Writes one captured state.
+type WriteSnapshot = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + Send>;
+/// Replaces the whole state of a machine.
+type Restore = Box<dyn FnOnce() + Send>;
+
+impl<M: StateMachine> Machinery for RwLock<M> {
+    fn apply(&self, id: LogId, entry: &[u8]) -> Box<dyn Any + Send + Sync> {
+        Box::new(self.write().apply(id.index, id.term, entry))
+    }
+
+    fn capture(&self) -> WriteSnapshot {
+        let capture = self.read().capture();
+        Box::new(move |output| M::write_snapshot(capture, output))
+    }
+
+    fn read_snapshot(self: Arc<Self>, input: &mut dyn Read) -> io::Result<Restore> {
+        let capture = M::read_snapshot(input)?;
+        Ok(Box::new(move || self.write().restore(capture)))
+    }
+}
+
 /// Applies what is committed.
-pub(crate) struct Applier<M: StateMachine> {
-    machine: Arc<RwLock<M>>,
+pub(crate) struct Applier {
+    machine: Arc<dyn Machinery>,
     store: SnapshotStore,
     execution: Execution,
     meter: Meter,
@@ -29,9 +61,9 @@ pub(crate) struct Applier<M: StateMachine> {
     failure: watch::Sender<Option<String>>,
 }
 
-impl<M: StateMachine> Applier<M> {
+impl Applier {
     pub fn new(
-        machine: Arc<RwLock<M>>,
+        machine: Arc<dyn Machinery>,
         store: SnapshotStore,
         execution: Execution,
         meter: Meter,
@@ -44,8 +76,8 @@ impl<M: StateMachine> Applier<M> {
 
     /// Applies one entry. A panic is a broken invariant: the node ends, loudly, and the entry is
     /// neither answered nor counted as applied.
-    fn apply_one(&self, id: LogId, entry: &[u8]) -> io::Result<M::Answer> {
-        let apply = || self.machine.write().apply(id.index, id.term, entry);
+    fn apply_one(&self, id: LogId, entry: &[u8]) -> io::Result<Box<dyn Any + Send + Sync>> {
+        let apply = || self.machine.apply(id, entry);
         catch_unwind(AssertUnwindSafe(apply)).map_err(|panic| {
             let said = panic.downcast_ref::<String>().map(String::as_str);
             let said = said.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
@@ -61,9 +93,9 @@ impl<M: StateMachine> Applier<M> {
     }
 }
 
-impl<M: StateMachine> RaftStateMachine<Types> for Applier<M> {
+impl RaftStateMachine<Types> for Applier {
     type SnapshotData = SnapshotFile;
-    type SnapshotBuilder = Builder<M>;
+    type SnapshotBuilder = Builder;
 
     async fn applied_state(&mut self) -> io::Result<(Option<LogIdOf<Types>>, StoredMembershipOf<Types>)> {
         Ok((self.last, self.membership.clone()))
@@ -78,10 +110,7 @@ impl<M: StateMachine> RaftStateMachine<Types> for Applier<M> {
             let id = entry.log_id();
             let answer = match entry.payload {
                 EntryPayload::Blank => None,
-                EntryPayload::Normal(Payload(bytes)) => {
-                    let answer = self.apply_one(from_log_id(&id), &bytes)?;
-                    Some(Box::new(answer) as Box<dyn std::any::Any + Send + Sync>)
-                }
+                EntryPayload::Normal(Payload(bytes)) => Some(self.apply_one(from_log_id(&id), &bytes)?),
                 EntryPayload::Membership(membership) => {
                     self.membership = StoredMembershipOf::<Types>::new(Some(id), membership);
                     None
@@ -96,10 +125,10 @@ impl<M: StateMachine> RaftStateMachine<Types> for Applier<M> {
         Ok(())
     }
 
-    async fn get_snapshot_builder(&mut self) -> Builder<M> {
+    async fn get_snapshot_builder(&mut self) -> Builder {
         // Between two entries: the engine applies and captures from one task.
         self.meter.snapshot_begun();
-        let capture = self.machine.read().capture();
+        let capture = self.machine.capture();
         let execution = self.execution;
         Builder { capture: Capture::new(capture), meta: self.meta(), store: self.store.clone(), execution }
     }
@@ -109,17 +138,17 @@ impl<M: StateMachine> RaftStateMachine<Types> for Applier<M> {
         meta: &SnapshotMetaOf<Types>,
         snapshot: SnapshotFile,
     ) -> io::Result<()> {
-        let store = self.store.clone();
-        let capture = self
+        let (store, machine) = (self.store.clone(), self.machine.clone());
+        let restore = self
             .execution
             .blocking(move || {
-                let capture = snapshot.read(M::read_snapshot)?;
+                let restore = snapshot.read(|input| machine.read_snapshot(input))?;
                 // Read to its end and found sound; only now does it take the place of the last one.
                 store.keep(&snapshot)?;
-                io::Result::Ok(capture)
+                io::Result::Ok(restore)
             })
             .await?;
-        self.machine.write().restore(capture);
+        restore();
         self.last = meta.last_log_id;
         self.membership = meta.last_membership.clone();
         self.applied.send_replace(self.last.as_ref().map(from_log_id));
@@ -133,29 +162,29 @@ impl<M: StateMachine> RaftStateMachine<Types> for Applier<M> {
 
 /// A captured state, to be written by whoever has it next. Behind a lock only because the engine
 /// wants its builders to be shareable.
-struct Capture<C>(parking_lot::Mutex<Option<C>>);
+struct Capture(parking_lot::Mutex<Option<WriteSnapshot>>);
 
-impl<C> Capture<C> {
-    fn new(capture: C) -> Self {
+impl Capture {
+    fn new(capture: WriteSnapshot) -> Self {
         Self(parking_lot::Mutex::new(Some(capture)))
     }
 }
 
 /// Writes one snapshot, while entries go on being applied.
-pub(crate) struct Builder<M: StateMachine> {
-    capture: Capture<M::Capture>,
+pub(crate) struct Builder {
+    capture: Capture,
     meta: Meta,
     store: SnapshotStore,
     execution: Execution,
 }
 
-impl<M: StateMachine> RaftSnapshotBuilder<Types> for Builder<M> {
+impl RaftSnapshotBuilder<Types> for Builder {
     type SnapshotData = SnapshotFile;
 
     async fn build_snapshot(&mut self) -> io::Result<SnapshotOf<Types, SnapshotFile>> {
         let capture = self.capture.0.lock().take().expect("a builder builds once");
         let (store, meta) = (self.store.clone(), self.meta.clone());
-        let write = move || store.write(meta, |output| M::write_snapshot(capture, output));
+        let write = move || store.write(meta, capture);
         Ok(self.execution.blocking(write).await?.into_engine())
     }
 }

@@ -10,7 +10,7 @@ mod types;
 
 pub(crate) use codec::{decode_membership, encode_membership};
 pub(crate) use log_store::{LogStore, from_entry, from_vote, to_entry, to_vote};
-pub(crate) use machine::Applier;
+pub(crate) use machine::{Applier, Machinery};
 pub use runtime::seed_elections;
 pub(crate) use settings::settings;
 pub(crate) use types::{Engine, Member, Payload, Types, from_log_id, to_log_id};

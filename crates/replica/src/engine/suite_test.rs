@@ -49,8 +49,8 @@ impl StateMachine for Count {
 
 struct Fresh(Execution);
 
-impl StoreBuilder<Types, LogStore, Applier<Count>, ()> for Fresh {
-    async fn build(&self) -> Result<((), LogStore, Applier<Count>), StorageError<Types>> {
+impl StoreBuilder<Types, LogStore, Applier, ()> for Fresh {
+    async fn build(&self) -> Result<((), LogStore, Applier), StorageError<Types>> {
         let mut config = Config::single(1);
         config.log.segment_bytes = 64 << 10;
         let disk = Arc::new(SimDisk::new());

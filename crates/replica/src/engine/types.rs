@@ -10,7 +10,7 @@ use std::any::Any;
 use std::fmt;
 
 /// The engine, applying to our machine.
-pub(crate) type Engine<M> = openraft::Raft<Types, super::machine::Applier<M>>;
+pub(crate) type Engine = openraft::Raft<Types, super::machine::Applier>;
 
 /// What the engine is made of. `leader_id_std`: at most one leader in a term, as in the paper, so
 /// that a term alone names an office.

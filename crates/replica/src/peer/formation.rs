@@ -10,7 +10,7 @@ use super::handshake::{Hello, Purpose, forgotten};
 use super::network::Network;
 use crate::data_dir::{DataDir, Identity};
 use crate::engine::{Engine, Member};
-use crate::{Config, NodeId, StateMachine};
+use crate::{Config, NodeId};
 use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
@@ -69,11 +69,11 @@ fn uninvited(heard: &BTreeMap<NodeId, Heard>) -> Option<NodeId> {
 
 /// Asks around until this node has a part in a cluster, founding it if that falls to this node.
 /// Returns why it must not, if it must not.
-pub(crate) async fn form<M: StateMachine>(
+pub(crate) async fn form(
     config: &Config,
     network: &dyn Network,
     directory: &DataDir,
-    engine: &Engine<M>,
+    engine: &Engine,
 ) -> Result<(), String> {
     let mut rounds_uninvited = 0;
     while !engine.is_initialized().await.map_err(|fatal| fatal.to_string())? {

@@ -2,7 +2,6 @@
 
 use super::message::{self, kind};
 use super::server::Answers;
-use crate::StateMachine;
 use crate::engine::{Engine, Types};
 use futures_util::StreamExt;
 use openraft::raft::AppendEntriesRequest;
@@ -21,7 +20,7 @@ pub(super) struct Pipeline {
 }
 
 impl Pipeline {
-    pub fn start<M: StateMachine>(engine: &Engine<M>, answers: Answers) -> Self {
+    pub fn start(engine: &Engine, answers: Answers) -> Self {
         let (requests, input) = mpsc::channel::<Request>(WAITING_MAX);
         let (calls, mut waiting) = mpsc::unbounded_channel();
         let input = futures_util::stream::unfold(input, |mut input| async move {

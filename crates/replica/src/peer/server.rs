@@ -6,11 +6,11 @@ use super::message::{self, kind};
 use super::network::{ForwardHandler, Listener, Stream};
 use super::pipeline::Pipeline;
 use super::receiving::Receiving;
+use crate::NodeId;
 use crate::config::Execution;
 use crate::data_dir::DataDir;
 use crate::engine::{Engine, Types};
 use crate::snapshot::SnapshotStore;
-use crate::{NodeId, StateMachine};
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
@@ -33,8 +33,8 @@ const CONNECTIONS_MAX: usize = 256;
 const REQUESTS_MAX: usize = 1024;
 
 /// What every connection needs.
-pub(crate) struct Host<M: StateMachine> {
-    pub engine: Engine<M>,
+pub(crate) struct Host {
+    pub engine: Engine,
     pub directory: Arc<DataDir>,
     pub store: SnapshotStore,
     pub execution: Execution,
@@ -42,10 +42,7 @@ pub(crate) struct Host<M: StateMachine> {
 }
 
 /// Accepts connections for as long as the returned task is not aborted.
-pub(crate) fn listen<M: StateMachine>(
-    host: Arc<Host<M>>,
-    mut listener: Box<dyn Listener>,
-) -> tokio::task::JoinHandle<()> {
+pub(crate) fn listen(host: Arc<Host>, mut listener: Box<dyn Listener>) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         let mut connections = tokio::task::JoinSet::new();
         loop {
@@ -85,7 +82,7 @@ impl Answers {
     }
 }
 
-async fn serve<M: StateMachine>(host: Arc<Host<M>>, stream: Box<dyn Stream>) -> io::Result<()> {
+async fn serve(host: Arc<Host>, stream: Box<dyn Stream>) -> io::Result<()> {
     let (reader, writer) = tokio::io::split(stream);
     let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
     let shake = async {
@@ -144,7 +141,7 @@ async fn write(
     Ok(())
 }
 
-impl<M: StateMachine> Host<M> {
+impl Host {
     /// Our answer to a hello: who we are, whom we remember, and whether we object.
     fn greet(&self, hello: &Hello) -> Hello {
         let ours = self.directory.identity();
@@ -168,8 +165,8 @@ impl<M: StateMachine> Host<M> {
 }
 
 /// One connection, after its handshake.
-struct Connection<M: StateMachine> {
-    host: Arc<Host<M>>,
+struct Connection {
+    host: Arc<Host>,
     from: NodeId,
     cluster: Option<u128>,
     answers: Answers,
@@ -178,7 +175,7 @@ struct Connection<M: StateMachine> {
     permits: Arc<Semaphore>,
 }
 
-impl<M: StateMachine> Connection<M> {
+impl Connection {
     async fn handle(&mut self, frame: Frame) -> io::Result<()> {
         self.join()?;
         let Frame { kind, call, body } = frame;
