@@ -84,6 +84,22 @@ impl<'a> Context<'a> {
         self.transport.call(call, send).await
     }
 
+    /// Asks for something that takes as long as it takes, such as a node learning everything: an answer may come
+    /// `within` so long, but nobody is asked anew once the caller's patience is over.
+    pub async fn operate<Q, A, S>(
+        &self,
+        request: Q,
+        within: Duration,
+        send: impl Fn(Channel, Q) -> S,
+    ) -> Result<A, CallError>
+    where
+        Q: Clone,
+        S: Future<Output = Sent<A>>,
+    {
+        let call = Call { attempt_within: Some(within.max(self.timeout)), ..self.call(Repeat::Never) };
+        self.transport.call(call, |channel, _| send(channel, request.clone())).await
+    }
+
     fn call(&self, repeat: Repeat) -> Call {
         let attempt_within = Some(ATTEMPT_WITHIN.min(self.timeout));
         Call { repeat, within: self.timeout, attempt_within, persistent: false }

@@ -5,6 +5,7 @@
 //! `tests/`, one file per fear. Heavy tests have a light variant ([`Scale`]); a test that needs a program
 //! which is not installed says so ([`skipped_without`]) and is counted.
 
+mod cluster;
 mod dice;
 mod heart;
 mod http;
@@ -16,6 +17,7 @@ mod sse;
 mod trace;
 mod wait;
 
+pub use cluster::Cluster;
 pub use dice::Dice;
 pub use heart::{Heart, HeartReport};
 pub use http::{CallFailed, Http, Reply, path_segment};

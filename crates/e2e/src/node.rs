@@ -46,11 +46,16 @@ impl Node {
 
     /// The same, with options.
     pub fn start_with(name: &str, options: NodeOptions) -> Self {
-        raise_file_limit();
-        let mut node = Self { address: free_address(), scratch: Scratch::new(name), options, child: None };
+        let mut node = Self::prepare(name, options);
         node.spawn();
         node.wait_ready();
         node
+    }
+
+    /// A node with fresh data that has yet to be started.
+    pub fn prepare(name: &str, options: NodeOptions) -> Self {
+        raise_file_limit();
+        Self { address: free_address(), scratch: Scratch::new(name), options, child: None }
     }
 
     /// Starts the process without waiting for it to serve.
@@ -214,7 +219,7 @@ impl Drop for Node {
 
 /// An address that nobody uses. Outside of the range from which the system takes the ports of outgoing
 /// connections, so that a restarted node finds its port free.
-fn free_address() -> SocketAddr {
+pub(crate) fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = (std::process::id() % 1000) as u16 * 10;
     let started = Instant::now();

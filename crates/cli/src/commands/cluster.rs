@@ -1,5 +1,11 @@
 //! `tenure cluster`: for those who operate it.
 
+mod add;
+mod backup;
+mod remove;
+mod restore;
+mod step_down;
+
 use tenure_client::proto;
 use tenure_client::proto::cluster_client::ClusterClient;
 
@@ -22,6 +28,16 @@ pub struct Args {
 pub enum Command {
     /// Show who leads, who is there and how far each has come
     Status(StatusArgs),
+    /// Add a node: it learns everything first, then votes
+    Add(add::Args),
+    /// Remove a node
+    Remove(remove::Args),
+    /// Hand leadership to another node
+    StepDown(step_down::Args),
+    /// Write everything the cluster knows into a file, while it serves
+    Backup(backup::Args),
+    /// Put a backup into a new cluster
+    Restore(restore::Args),
 }
 
 /// Show who leads, who is there and how far each has come
@@ -36,6 +52,11 @@ pub struct StatusArgs {
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     match args.command {
         Command::Status(args) => status(args, context).await,
+        Command::Add(args) => add::run(args, context).await,
+        Command::Remove(args) => remove::run(args, context).await,
+        Command::StepDown(args) => step_down::run(args, context).await,
+        Command::Backup(args) => backup::run(args, context).await,
+        Command::Restore(args) => restore::run(args, context).await,
     }
 }
 

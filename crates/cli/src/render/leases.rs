@@ -1,7 +1,7 @@
 //! Leases, sessions, registers and nodes as text.
 
 use tenure_client::proto;
-use tenure_wire::json::{ClusterStatus, Granted, Holder, Lease, NodeStatus, Register, Transition};
+use tenure_wire::json::{ClusterStatus, Granted, Holder, Lease, Register, Transition};
 
 use super::paint::Form;
 use super::table::Table;
@@ -234,26 +234,20 @@ pub fn key(register: &Register) -> String {
     }
 }
 
-/// Whether a node is there, as far as the node that answered can know: only the leader listens to all.
-fn heard(status: &ClusterStatus, node: &NodeStatus) -> &'static str {
-    match (node.reachable, status.leader == Some(status.node)) {
-        (true, _) => "yes",
-        (false, true) => "no",
-        (false, false) => "-",
-    }
-}
-
 /// The cluster in a few sentences, and its nodes in a table.
 pub fn cluster(status: &ClusterStatus, form: Form) -> String {
-    let mut table = Table::new(&[">NODE", "ROLE", "CLIENTS", "PEERS", ">LOG", "HEARD", "VERSION"]);
+    let mut table = Table::new(&[">NODE", "ROLE", "CLIENTS", "PEERS", ">LOG", ">BEHIND", "HEARD", "VERSION"]);
+    let furthest = status.nodes.iter().filter_map(|node| node.last_log).max().unwrap_or(0);
+    let number = |index: Option<u64>| index.map_or_else(|| "-".to_owned(), |index| index.to_string());
     for node in &status.nodes {
         table.row([
             node.node.to_string(),
             node.role.clone(),
             node.client_address.clone(),
             node.peer_address.clone(),
-            node.last_log.map_or_else(|| "-".to_owned(), |index| index.to_string()),
-            heard(status, node).to_owned(),
+            number(node.last_log),
+            number(node.last_log.map(|index| furthest - index)),
+            if node.reachable { "yes" } else { "no" }.to_owned(),
             node.version.clone(),
         ]);
     }

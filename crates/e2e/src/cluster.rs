@@ -1,0 +1,116 @@
+//! Several `tenure serve` processes that form one cluster.
+
+use std::time::Duration;
+
+use crate::node::{Node, NodeOptions, free_address};
+use crate::wait::{until, until_some};
+
+/// How long a cluster may take to agree on something. Generous: a loaded machine with two cores is slow.
+const AGREED_WITHIN: Duration = Duration::from_secs(30);
+
+/// The nodes of a cluster, numbered from 1.
+#[derive(Debug)]
+pub struct Cluster {
+    name: String,
+    nodes: Vec<Node>,
+    peers: Vec<String>,
+}
+
+impl Cluster {
+    /// Prepares nodes that know of each other, without starting them.
+    pub fn prepare(name: &str, count: usize) -> Self {
+        let peers: Vec<String> = (1..=count).map(|number| format!("{number}={}", free_address())).collect();
+        let mut cluster = Self { name: name.to_owned(), nodes: Vec::new(), peers };
+        cluster.nodes = (1..=count).map(|number| cluster.new_node(number)).collect();
+        cluster
+    }
+
+    /// Starts a cluster on fresh data and waits until every node serves.
+    pub fn start(name: &str, count: usize) -> Self {
+        let mut cluster = Self::prepare(name, count);
+        for node in &mut cluster.nodes {
+            node.spawn();
+        }
+        cluster.wait_ready();
+        cluster
+    }
+
+    /// Prepares one more node, which knows of all others and itself, and gives its number and peer address as
+    /// `tenure cluster add` wants them.
+    pub fn prepare_another(&mut self) -> (usize, String) {
+        let number = self.nodes.len() + 1;
+        let peer = format!("{number}={}", free_address());
+        self.peers.push(peer.clone());
+        let node = self.new_node(number);
+        self.nodes.push(node);
+        (number, peer)
+    }
+
+    fn new_node(&self, number: usize) -> Node {
+        let arguments = ["--node", &number.to_string(), "--peers", &self.peers.join(",")].map(String::from);
+        let options = NodeOptions { arguments: arguments.to_vec(), ..NodeOptions::default() };
+        Node::prepare(&format!("{}-{number}", self.name), options)
+    }
+
+    /// Waits until every node serves.
+    #[track_caller]
+    pub fn wait_ready(&mut self) {
+        for node in &mut self.nodes {
+            node.wait_ready();
+        }
+    }
+
+    /// How many nodes there are.
+    pub fn count(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// A node by its number.
+    pub fn node(&self, number: usize) -> &Node {
+        &self.nodes[number - 1]
+    }
+
+    /// The same, to be started, killed and so on.
+    pub fn node_mut(&mut self, number: usize) -> &mut Node {
+        &mut self.nodes[number - 1]
+    }
+
+    /// All nodes but one.
+    pub fn others(&self, number: usize) -> Vec<usize> {
+        (1..=self.count()).filter(|other| *other != number).collect()
+    }
+
+    /// Who leads, as this node sees it now.
+    pub fn leader_seen_by(&self, number: usize) -> Option<usize> {
+        let mut http = self.node(number).http().with_limit(Duration::from_secs(2));
+        let reply = http.call("GET", "/v1/cluster", None).ok()?;
+        reply.json()["leader"].as_u64().map(|leader| leader as usize)
+    }
+
+    /// Waits until these nodes agree on who among them leads, and serve.
+    #[track_caller]
+    pub fn leader_among(&self, numbers: &[usize]) -> usize {
+        until_some("the nodes agree on a leader", AGREED_WITHIN, || {
+            let seen: Vec<_> = numbers.iter().map(|number| self.leader_seen_by(*number)).collect();
+            let leader = seen[0].filter(|leader| numbers.contains(leader))?;
+            let ready = |number: &usize| {
+                let mut http = self.node(*number).http().with_limit(Duration::from_secs(2));
+                http.call("GET", "/readyz", None).is_ok_and(|reply| reply.status == 200)
+            };
+            (seen.iter().all(|seen| *seen == Some(leader)) && numbers.iter().all(ready)).then_some(leader)
+        })
+    }
+
+    /// Waits until all nodes agree on who leads, and serve.
+    #[track_caller]
+    pub fn leader(&self) -> usize {
+        self.leader_among(&(1..=self.count()).collect::<Vec<_>>())
+    }
+
+    /// Waits until a node has ended by itself.
+    #[track_caller]
+    pub fn wait_ended(&mut self, number: usize) {
+        let node = self.node_mut(number);
+        until("the node ends", AGREED_WITHIN, || !node.is_alive());
+    }
+}
