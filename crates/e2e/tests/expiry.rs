@@ -33,8 +33,10 @@ fn a_single_expiry_is_prompt_and_never_early() {
     let median = percentile(&mut late, 0.5);
     let worst = percentile(&mut late, 1.0);
     println!("single expiry: median {median:?}, worst {worst:?}");
-    assert!(median < Duration::from_millis(25), "median {median:?}");
-    assert!(worst < Duration::from_millis(75), "worst {worst:?}");
+    // On a machine that does nothing else the full measure holds; beside other tests only a stall would show.
+    let slack = if scale().full { 1 } else { 10 };
+    assert!(median < slack * Duration::from_millis(25), "median {median:?}");
+    assert!(worst < slack * Duration::from_millis(75), "worst {worst:?}");
 }
 
 const THREADS: usize = 8;
@@ -104,8 +106,9 @@ fn a_mass_expiry_is_prompt_and_disturbs_nobody() {
     let late = last_gone.saturating_duration_since(deadline);
     let p99 = percentile(&mut probes, 0.99);
     println!("{count} expiries: the last {late:?} after its TTL; {} probes, p99 {p99:?}", probes.len());
-    assert!(late < Duration::from_secs(1), "the last of {count} leases was gone {late:?} late");
-    assert!(p99 < Duration::from_millis(100), "p99 of the others' acquires: {p99:?}");
+    let slack = if scale().full { 1 } else { 10 };
+    assert!(late < slack * Duration::from_secs(1), "the last of {count} leases was gone {late:?} late");
+    assert!(p99 < slack * Duration::from_millis(100), "p99 of the others' acquires: {p99:?}");
     let last = shares[0].last().expect("a share is not empty").as_str().expect("an id").to_string();
     assert_eq!(node.http().post(&format!("/v1/sessions/{last}:renew"), &json!({})).code(), "unknown_session");
 }
