@@ -65,6 +65,10 @@ pub struct Unchecked {
 
 impl Unchecked {
     /// Takes the number as it is. `budget` bounds each call; it does not shrink as time passes.
+    #[allow(
+        clippy::self_named_constructors,
+        reason = "the word is the warning, and belongs where it is called"
+    )]
     pub fn unchecked(scope: Scope, token: Token, budget: Option<Duration>) -> Unchecked {
         Unchecked { scope, token, budget }
     }
