@@ -110,7 +110,7 @@ fn a_killed_leader_takes_nothing_with_it() {
     acknowledged.sort_by_key(|(_, token)| *token);
     acknowledged.dedup_by_key(|(_, token)| *token);
     assert_eq!(acknowledged.len(), many, "a token was issued twice");
-    assert!(many > 20 * rounds, "only {many} grants: the load was not felt");
+    assert!(many > 10 * rounds, "only {many} grants: the load was not felt");
     println!("{rounds} leaders killed, {many} grants kept; served again after {gaps:?}");
     let longest = gaps.iter().max().expect("at least one round");
     assert!(*longest < failover_max(), "without service for {longest:?}");
