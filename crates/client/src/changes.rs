@@ -4,7 +4,7 @@ use tenure_core::Revision;
 use tenure_wire::proto;
 use tokio::sync::mpsc;
 
-use crate::client::Client;
+use crate::client::Shared;
 use crate::error::CallError;
 
 /// Revisions that may lie between the store and a watcher. One that reads more slowly is cut off, and told so.
@@ -16,10 +16,10 @@ pub struct Changes {
 }
 
 impl Changes {
-    pub(crate) fn begin(client: &Client, prefix: String, from: Option<Revision>) -> Changes {
+    pub(crate) fn begin(shared: &Shared, prefix: String, from: Option<Revision>) -> Changes {
         let (teller, told) = mpsc::channel(WAITING_MAX);
         let watcher = Box::new(move |heard| teller.try_send(heard).is_ok());
-        client.shared().store.watch(prefix, from, watcher);
+        shared.store.watch(prefix, from, watcher);
         Changes { told }
     }
 

@@ -80,7 +80,7 @@ impl Client {
 
     /// Changes under a prefix of resources and registers, from now on.
     pub fn watch(&self, prefix: impl Into<String>) -> Changes {
-        Changes::begin(self, prefix.into(), None)
+        Changes::begin(&self.0, prefix.into(), None)
     }
 
     /// By what the store counts the life of a session.

@@ -188,7 +188,7 @@ impl Keeper {
         if may {
             let gone = inside.ended(self, now);
             drop(inside);
-            self.dismiss(gone);
+            self.farewell(gone);
         }
         may
     }
@@ -207,7 +207,14 @@ impl Keeper {
         }
         let paused = inside.mind.woke(now);
         if matches!(inside.closing, Closing::Sent) {
-            // It is not kept alive any more: if the close is lost, it ends by itself.
+            // It is not kept alive any more, so if the close is lost it ends by itself; past the deadline nobody
+            // here need wait for that.
+            if inside.mind.give_up(now) {
+                let gone = inside.ended(self, now);
+                drop(inside);
+                self.farewell(gone);
+                return Beat { send: None, wake: None };
+            }
             return Beat { send: None, wake: Some(now.plus(self.options.timing.detect())) };
         }
         let send = inside.mind.send_due(now).then(|| {
@@ -307,19 +314,16 @@ impl Keeper {
         let taken = inside.mind.renewed(&answer, now);
         // Notices and ends are in the answer itself. What can be missing is the turn of an acquire that stands in
         // line: its number is simply asked again.
-        let mut repeat = if revision == inside.known { Vec::new() } else { inside.repeated_acquires() };
+        let repeat = if revision == inside.known { Vec::new() } else { inside.repeated_acquires() };
         inside.known = revision;
         inside.publish(self, now);
         let id = inside.id;
-        let gone = match taken {
-            Taken::SessionEnded => inside.ended(self, now),
-            Taken::All | Taken::AskForLeases => Vec::new(),
-        };
-        drop(inside);
-        if !gone.is_empty() {
-            repeat.clear();
+        if taken == Taken::SessionEnded {
+            let gone = inside.ended(self, now);
+            drop(inside);
+            return self.farewell(gone);
         }
-        self.dismiss(gone);
+        drop(inside);
         self.submit_acquires(repeat);
         let Some(session) = id else { return };
         match taken {
@@ -483,11 +487,14 @@ impl Keeper {
         inside.mind.end_session(why, now);
         let gone = inside.ended(self, now);
         drop(inside);
-        self.dismiss(gone);
+        self.farewell(gone);
     }
 
-    /// Tells those who waited in a session that has ended.
-    fn dismiss(&self, gone: Vec<Asked>) {
+    /// After a session's end: nobody need speak of it any more, and those who waited in it are told.
+    fn farewell(&self, gone: Vec<Asked>) {
+        if let Some(id) = self.id() {
+            self.shared.store.forget(id.number);
+        }
         for asked in gone {
             let _ = asked.reply.send(Err(session_ended()));
         }

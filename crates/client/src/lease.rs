@@ -17,8 +17,10 @@ use tenure_core::{
     EndReason, Generation, Grant, Jeopardy, LeaseEnd, LeaseState, Mode, NoPermit, ResourceName, Scope,
     SessionNumber, Token,
 };
+use tenure_wire::proto::event::Kind;
 use tokio::sync::watch;
 
+use crate::changes::Changes;
 use crate::error::CallError;
 use crate::execution::Work;
 use crate::keeper::{Keeper, To};
@@ -67,7 +69,7 @@ pub enum PermitError {
 /// Proof that the lease was valid when it was taken: what a fenced write asks for. It carries the token, and dropping it
 /// says that the work under it has ended.
 ///
-/// It dereferences to [`tenure_core::Permit`], which is what fences take.
+/// It dereferences to [`tenure_core::Permit`], which is what fences take: hand them `&*permit`.
 #[must_use = "a permit covers work only while it is kept"]
 pub struct Permit {
     // Dropped in this order: first the permit is counted back, then whoever waits for that is woken.
@@ -333,6 +335,46 @@ impl Lease {
         }
         // It is on its way: the store is merely slow to answer.
         hear(outcome.await).map_err(DrainError::Failed)
+    }
+
+    /// [Drains](Self::drain), and then waits up to `seen_within` until somebody else has been granted the resource: what a
+    /// process does that is told to end and wants to leave no gap. Answers the successor's public number, or
+    /// `None` if there was none in time.
+    pub async fn hand_over(
+        self,
+        within: Duration,
+        seen_within: Duration,
+    ) -> Result<Option<SessionNumber>, DrainError> {
+        let shared = self.keeper().shared.clone();
+        let resource = self.resource().clone();
+        let ours = self.session_number();
+        // Watched from before the end, and begun when the store says so: the grant may follow in the same step.
+        let mut changes = Changes::begin(&shared, resource.to_string(), None);
+        if let Some(Err(error)) = changes.next().await {
+            return Err(DrainError::Failed(error));
+        }
+        self.drain(within).await?;
+        let granted = async {
+            while let Some(Ok(change)) = changes.next().await {
+                let to = change.events.into_iter().find_map(|event| match event.kind {
+                    Some(Kind::Granted(grant))
+                        if grant.resource == resource.as_str() && grant.session_number != ours.get() =>
+                    {
+                        Some(SessionNumber::new(grant.session_number))
+                    }
+                    _ => None,
+                });
+                if to.is_some() {
+                    return to;
+                }
+            }
+            None
+        };
+        tokio::select! {
+            biased;
+            successor = granted => Ok(successor),
+            () = shared.execution.sleep(seen_within) => Ok(None),
+        }
     }
 }
 

@@ -121,6 +121,7 @@ impl Store for Network {
 
     fn forget(&self, session: SessionNumber) {
         self.commands.forget(session);
+        self.renewals.forget(session);
     }
 
     fn lease(&self, resource: ResourceName, then: Then<Option<LeaseInfo>>) {

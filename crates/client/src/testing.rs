@@ -145,13 +145,19 @@ impl Process {
         self.link.faults().answers_to_drop = many;
     }
 
+    /// How many messages with renewals have left the process.
+    pub fn messages_sent(&self) -> u64 {
+        self.link.faults().messages
+    }
+
     /// Whether pushes are lost from now on.
     pub fn drop_pushes(&self, drop: bool) {
         self.link.faults().drop_pushes = drop;
     }
 }
 
-/// Time as a paused runtime counts it, with a machine of its own underneath.
+/// Time as a paused runtime counts it, with a machine of its own underneath. This is the clock of a world that is made up
+/// for a test, so it is the one place of this crate that asks for the time itself.
 #[derive(Clone)]
 struct VirtualClock {
     origin: Instant,
@@ -197,6 +203,7 @@ struct Faults {
     delay: Duration,
     answers_to_drop: u32,
     drop_pushes: bool,
+    messages: u64,
     ears: Vec<(SessionNumber, Ear)>,
     /// What has reached a process that is stopped.
     undelivered: VecDeque<Box<dyn FnOnce() + Send>>,
@@ -307,6 +314,7 @@ impl Store for Link {
     }
 
     fn renew(&self, renewals: Vec<(SessionId, u64)>, route: Route, then: Then<Vec<Option<RenewalAnswer>>>) {
+        self.faults().messages += 1;
         self.once(move |store, then| store.renew(renewals, route, then), then);
     }
 

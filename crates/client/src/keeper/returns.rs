@@ -164,9 +164,6 @@ impl Keeper {
         let then = Box::new(move |answer: Result<Done, CallError>| {
             // The session ends with any answer: closed, ended before, or given up on and so expiring by itself.
             drop(answer);
-            if let Some(id) = keeper.id() {
-                keeper.shared.store.forget(id.number);
-            }
             keeper.session_gone(Some(EndReason::Released));
         });
         self.shared.store.submit(Command::Close { by, why }, then);

@@ -206,14 +206,11 @@ impl Driver {
             self.sessions.values().for_each(|member| (member.ear)(News::Missed));
         }
         let endpoint = self.endpoints[self.at].clone();
-        let rest = tokio::time::sleep(Duration::MAX / 4);
-        tokio::pin!(rest);
-        let mut rests = false;
+        let mut rest = None;
         loop {
-            if !rests && self.is_resting() {
-                rest.as_mut()
-                    .reset(tokio::time::Instant::now() + self.backoff.next_delay(crate::retry::roll()));
-                rests = true;
+            if rest.is_none() && self.is_resting() {
+                let delay = self.backoff.next_delay(crate::retry::roll());
+                rest = Some(Box::pin(tokio::time::sleep(delay)));
             }
             if self.inbox_ended && self.unanswered.is_empty() {
                 return Left::Done;
@@ -239,8 +236,8 @@ impl Driver {
                     Some(heard) => self.hear(heard),
                     None => self.inbox_ended = true,
                 },
-                () = &mut rest, if rests => {
-                    rests = false;
+                () = over(&mut rest) => {
+                    rest = None;
                     self.rested();
                 }
             }
@@ -439,6 +436,14 @@ impl Driver {
         for pending in frames.into_iter().filter_map(|frame| self.unanswered.remove(&frame)) {
             (pending.then)(Err(unknown_session()));
         }
+    }
+}
+
+/// Ends when the rest does, if there is one.
+async fn over(rest: &mut Option<std::pin::Pin<Box<tokio::time::Sleep>>>) {
+    match rest {
+        Some(rest) => rest.await,
+        None => std::future::pending().await,
     }
 }
 

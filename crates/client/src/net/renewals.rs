@@ -24,6 +24,9 @@ use crate::store::{OpenSession, Opened, Route};
 
 /// Messages that may wait to be written to one stream; a stream that is this far behind is as good as broken.
 const MESSAGES_WAITING_MAX: usize = 64;
+/// Where there is one endpoint only, a repetition is made over a fresh connection, but not every one: a server that lives and
+/// is merely slow must not be buried under connections.
+const FRESH_EVERY: u64 = 4;
 /// How long an answer is remembered as awaited: longer than any TTL is useful to wait for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
@@ -34,6 +37,8 @@ pub(super) struct Renewals {
     /// What is known of each session, whatever way it was learned.
     ttls: Arc<Mutex<BTreeMap<SessionNumber, Duration>>>,
     next_batch: AtomicU64,
+    /// Transmissions by another way since the last answer.
+    repeats: AtomicU64,
 }
 
 /// One endpoint, and what there is to it.
@@ -45,7 +50,6 @@ struct Way {
 
 /// One renewal stream.
 struct RenewalStream {
-    outbox: mpsc::Sender<proto::RenewalFrames>,
     inside: Mutex<StreamInside>,
 }
 
@@ -54,7 +58,8 @@ struct StreamInside {
     /// Sessions proved to this stream, and the revision of each one's last lease change as last told on it.
     attached: BTreeMap<SessionNumber, Revision>,
     awaited: BTreeMap<u64, Awaited>,
-    broken: bool,
+    /// Gone when the stream is broken or given up; what is awaited may still be answered in the latter case.
+    outbox: Option<mpsc::Sender<proto::RenewalFrames>>,
 }
 
 /// A batch that is not answered yet.
@@ -75,6 +80,7 @@ impl Renewals {
             preferred: AtomicUsize::new(0),
             ttls: Arc::default(),
             next_batch: AtomicU64::new(1),
+            repeats: AtomicU64::new(0),
         }
     }
 
@@ -87,7 +93,8 @@ impl Renewals {
                 let next = (preferred + 1) % self.ways.len();
                 // The next repetition tries the one after it, until one answers.
                 self.preferred.store(next, Ordering::Relaxed);
-                if next == preferred {
+                let repeats = self.repeats.fetch_add(1, Ordering::Relaxed);
+                if next == preferred && repeats % FRESH_EVERY == 0 {
                     // There is no other endpoint: then another connection.
                     self.ways[next].disconnect().await;
                 }
@@ -116,7 +123,7 @@ impl Renewals {
                 return Err(error);
             }
         };
-        self.preferred.store(index, Ordering::Relaxed);
+        self.answered_by(index);
         let session: SessionId = answer
             .session
             .parse()
@@ -143,8 +150,26 @@ impl Renewals {
                 return Err(unanswered(&way.endpoint, "no answer to a renewal"));
             }
         };
-        self.preferred.store(index, Ordering::Relaxed);
+        self.answered_by(index);
         Ok(answers)
+    }
+
+    fn answered_by(&self, way: usize) {
+        self.preferred.store(way, Ordering::Relaxed);
+        self.repeats.store(0, Ordering::Relaxed);
+    }
+
+    /// Forgets a session that has ended.
+    pub fn forget(&self, session: SessionNumber) {
+        lock(&self.ttls).remove(&session);
+        for way in &self.ways {
+            // A way that is busy connecting has no stream that could remember anything.
+            if let Ok(stream) = way.stream.try_lock()
+                && let Some(stream) = &*stream
+            {
+                lock(&stream.inside).attached.remove(&session);
+            }
+        }
     }
 }
 
@@ -161,7 +186,9 @@ impl Way {
 
     async fn disconnect(&self) {
         *self.channel.lock().await = None;
-        *self.stream.lock().await = None;
+        if let Some(stream) = self.stream.lock().await.take() {
+            lock(&stream.inside).outbox = None;
+        }
     }
 
     async fn stream(
@@ -169,7 +196,7 @@ impl Way {
         ttls: &Arc<Mutex<BTreeMap<SessionNumber, Duration>>>,
     ) -> Result<Arc<RenewalStream>, CallError> {
         let mut stream = self.stream.lock().await;
-        if let Some(stream) = stream.as_ref().filter(|stream| !lock(&stream.inside).broken) {
+        if let Some(stream) = stream.as_ref().filter(|stream| lock(&stream.inside).outbox.is_some()) {
             return Ok(stream.clone());
         }
         *stream = None;
@@ -183,7 +210,8 @@ impl Way {
                 return Err(failure(&self.endpoint, &status));
             }
         };
-        let made = Arc::new(RenewalStream { outbox, inside: Mutex::default() });
+        let inside = StreamInside { outbox: Some(outbox), ..StreamInside::default() };
+        let made = Arc::new(RenewalStream { inside: Mutex::new(inside) });
         tokio::spawn(take_in(made.clone(), inbound, ttls.clone(), self.endpoint.clone()));
         *stream = Some(made.clone());
         Ok(made)
@@ -210,8 +238,8 @@ impl RenewalStream {
         let plain: Vec<Renewal> =
             renewals.iter().map(|(id, number)| Renewal { session: id.number, number: *number }).collect();
         let frames = proto::RenewalFrames { attach, ..grpc::pack_renewals(batch, &plain) };
-        if self.outbox.try_send(frames).is_err() {
-            inside.broken = true;
+        if inside.outbox.as_ref().is_none_or(|outbox| outbox.try_send(frames).is_err()) {
+            inside.outbox = None;
             return Err("the renewal stream is broken or does not keep up");
         }
         for renewal in &plain {
@@ -237,7 +265,7 @@ async fn take_in(
         }
     };
     let mut inside = lock(&stream.inside);
-    inside.broken = true;
+    inside.outbox = None;
     let left = std::mem::take(&mut inside.awaited);
     drop(inside);
     for (_, awaited) in left {
