@@ -151,7 +151,42 @@ async fn registers_fences_and_the_cluster() {
         cluster.status(proto::ClusterStatusRequest { with_state_hash: true }).await.unwrap().into_inner();
     assert_eq!((status.leader, status.last_token, status.state_hash.len()), (Some(1), 1, 32));
     let refused = cluster.step_down(proto::StepDownRequest::default()).await.unwrap_err();
-    assert_eq!(refused.code(), tonic::Code::Unimplemented);
+    assert_eq!(code(&refused), Code::InvalidArgument, "there is nobody to hand leadership to");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_alone_says_what_it_cannot_do_and_can_be_backed_up() {
+    let node = Node::start().await;
+    let mut cluster = ClusterClient::new(node.channel());
+    node.acquire("b", "a").await;
+    let another = proto::NodeAddRequest { node: 2, peer_address: "localhost:1".into() };
+    let refused = cluster.add(another).await.unwrap_err();
+    assert_eq!(code(&refused), Code::InvalidArgument, "it has no port for peers");
+    let refused = cluster.remove(proto::NodeRemoveRequest { node: 1 }).await.unwrap_err();
+    assert_eq!(code(&refused), Code::InvalidArgument, "it is the last one");
+    let refused = cluster.remove(proto::NodeRemoveRequest { node: 9 }).await.unwrap_err();
+    assert_eq!(code(&refused), Code::UnknownNode);
+
+    let mut pieces = cluster.backup(proto::BackupRequest::default()).await.unwrap().into_inner();
+    let mut backup = Vec::new();
+    while let Some(message) = pieces.message().await.unwrap() {
+        backup.extend(message.piece);
+    }
+    let (head, _) = tenure_wire::read_backup(&mut backup.as_slice()).unwrap();
+    assert_eq!(head.last_token, 1);
+    let restore = |token_floor, piece: &[u8]| proto::RestoreRequest {
+        token_floor,
+        holders_stopped: false,
+        piece: piece.to_vec(),
+    };
+    for (message, expected) in [
+        (restore(10, &backup), Code::NotEmpty),
+        (restore(0, &backup), Code::InvalidToken),
+        (restore(10, &backup[..backup.len() - 1]), Code::InvalidArgument),
+    ] {
+        let refused = cluster.restore(futures_util::stream::iter([message])).await.unwrap_err();
+        assert_eq!(code(&refused), expected);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
