@@ -58,7 +58,7 @@ impl World {
         let disk = RealDisk::open(&config.data_dir)
             .map_err(|error| StartError::Io(format!("cannot open the data directory {directory}"), error))?;
         Ok(World {
-            clock: Arc::new(SystemClock::default()),
+            clock: Arc::new(SystemClock),
             disk: Arc::new(disk),
             network: Arc::new(TcpNetwork),
             entropy: Entropy::default(),

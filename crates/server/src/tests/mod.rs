@@ -71,7 +71,7 @@ impl Node {
     async fn start_with(limits: FrontLimits) -> Node {
         let (accept, address) = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let world = World {
-            clock: Arc::new(SystemClock::default()),
+            clock: Arc::new(SystemClock),
             disk: Arc::new(SimDisk::new()),
             network: Arc::new(TcpNetwork),
             entropy: Entropy::default(),
@@ -82,7 +82,7 @@ impl Node {
         let (stop, stopping) = watch::channel(false);
         let front = Front::new(
             server.node().clone(),
-            Arc::new(SystemClock::default()),
+            Arc::new(SystemClock),
             address,
             Some("lease.example"),
             limits,
