@@ -112,7 +112,10 @@ impl Election {
     async fn campaign_and(&self, warm_up: impl Future<Output = ()>) -> Result<Leadership, ElectionError> {
         let session = self.session.clone().open().await?;
         let request = session.acquire(&self.name).wait().priority(self.priority);
-        let warm_up = async { Ok::<(), ElectionError>(warm_up.await) };
+        let warm_up = async {
+            warm_up.await;
+            Ok::<(), ElectionError>(())
+        };
         let granted = async { request.await.map_err(ElectionError::from) };
         // A line that is left (the session ended in it) ends the warm-up too: it would begin again anyway.
         let (lease, ()) = tokio::try_join!(granted, warm_up)?;

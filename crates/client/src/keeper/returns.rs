@@ -112,7 +112,7 @@ impl Keeper {
             }
             Err(error) if is_unknown_session(&error) => {
                 drop(inside);
-                return self.session_gone(None);
+                self.session_gone(None)
             }
             Err(error) => {
                 let untouched = error.effect() == tenure_wire::Effect::NotApplied;

@@ -62,10 +62,13 @@ struct StreamInside {
     outbox: Option<mpsc::Sender<proto::RenewalFrames>>,
 }
 
+/// What became of one message: an answer for each of its renewals that has one.
+type Answers = Result<Vec<Option<RenewalAnswer>>, CallError>;
+
 /// A batch that is not answered yet.
 struct Awaited {
     renewals: Vec<Renewal>,
-    reply: oneshot::Sender<Result<Vec<Option<RenewalAnswer>>, CallError>>,
+    reply: oneshot::Sender<Answers>,
 }
 
 impl Renewals {
@@ -94,7 +97,7 @@ impl Renewals {
                 // The next repetition tries the one after it, until one answers.
                 self.preferred.store(next, Ordering::Relaxed);
                 let repeats = self.repeats.fetch_add(1, Ordering::Relaxed);
-                if next == preferred && repeats % FRESH_EVERY == 0 {
+                if next == preferred && repeats.is_multiple_of(FRESH_EVERY) {
                     // There is no other endpoint: then another connection.
                     self.ways[next].disconnect().await;
                 }
@@ -224,7 +227,7 @@ impl RenewalStream {
         &self,
         batch: u64,
         renewals: Vec<(SessionId, u64)>,
-    ) -> Result<oneshot::Receiver<Result<Vec<Option<RenewalAnswer>>, CallError>>, &'static str> {
+    ) -> Result<oneshot::Receiver<Answers>, &'static str> {
         let (reply, answer) = oneshot::channel();
         let mut inside = lock(&self.inside);
         let attach = renewals
