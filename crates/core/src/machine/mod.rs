@@ -17,6 +17,7 @@ mod registers;
 mod restore;
 mod sessions;
 pub mod shelf;
+mod soundness;
 pub mod state;
 pub mod view;
 mod waiters;
@@ -108,6 +109,7 @@ impl Default for Machine {
 impl Machine {
     /// The machine of this state, with its indexes made again.
     pub fn from_state(state: State) -> Result<Machine, Contradiction> {
+        soundness::check_state(&state)?;
         let mut machine = Machine {
             deadlines: Deadlines::default(),
             indexed: Shelf::default(),
@@ -136,6 +138,9 @@ impl Machine {
         machine.index_resources()?;
         machine.index_waiters()?;
         machine.index_registers()?;
+        if machine.state.resources.iter().any(|(number, _)| machine.first_in_line_could_go(number)) {
+            return Err(Contradiction("a resource is free and somebody waits for it"));
+        }
         machine.check_everything();
         Ok(machine)
     }
