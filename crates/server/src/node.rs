@@ -67,16 +67,8 @@ impl Node {
     ) -> Node {
         let forwarder = Forwarder::new(replica.clone());
         let admin = Admin::default();
-        let node = Node(Arc::new(Inner {
-            replica,
-            trays,
-            hub,
-            entropy,
-            numbers,
-            forwarder,
-            admin,
-            client_address,
-        }));
+        let node =
+            Node(Arc::new(Inner { replica, trays, hub, entropy, numbers, forwarder, admin, client_address }));
         node.0.replica.serve_forwarded(forward::handler(node.clone()));
         node
     }
