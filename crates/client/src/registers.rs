@@ -25,7 +25,9 @@ use crate::session::Handle;
 /// let session = client.session().open().await?;
 /// let lease = session.acquire("settlement/cron").await?;
 /// let registers = session.registers();
-/// registers.guarded(&lease.permit()?).put("settlement/cursor", "row 4711").await?;
+/// let permit = lease.permit()?;
+/// registers.guarded(&permit).put("settlement/cursor", "row 4711").await?;
+/// drop(permit);
 /// lease.release().await?;
 ///
 /// // The guard stays: without the resource's token nobody writes here any more.

@@ -4,7 +4,7 @@
 //! decides nothing: it never compares, waits or schedules. [`SystemClock`] is the real one,
 //! [`ManualClock`] the one that tests turn by hand.
 //!
-//! What the two readings of a [`Moment`](tenure_core::Moment) are for is explained there.
+//! What the two readings of a [`Moment`] are for is explained there.
 
 mod manual;
 mod system;
