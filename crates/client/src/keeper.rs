@@ -215,7 +215,8 @@ impl Keeper {
                 self.farewell(gone);
                 return Beat { send: None, wake: None };
             }
-            return Beat { send: None, wake: Some(now.plus(self.options.timing.detect())) };
+            let left = inside.mind.remaining(now);
+            return Beat { send: None, wake: Some(now.plus(left.min(self.options.timing.detect()))) };
         }
         let send = inside.mind.send_due(now).then(|| {
             let number = inside.mind.transmit(now, roll());

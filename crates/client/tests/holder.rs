@@ -319,6 +319,53 @@ async fn a_lease_is_handed_to_a_named_waiter_or_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_hands_over_sees_its_successor() {
+    let bench = Bench::new();
+    let (ours, theirs) = (bench.process(), bench.process());
+    let (session, heir) = (open(&ours).await, open(&theirs).await);
+    let alone = session.acquire("r").await.expect("granted").hand_over(TTL, TTL).await.expect("drained");
+    assert_eq!(alone, None, "nobody wanted it");
+    let lease = hold(&session).await;
+    let waiting = tokio::spawn({
+        let request = heir.acquire("r").wait();
+        async move { request.await.expect("granted in turn") }
+    });
+    bench.pass(ms(10)).await;
+    assert_eq!(lease.hand_over(TTL, TTL).await.expect("drained"), Some(heir.number()));
+    drop(waiting.await.expect("no panic").permit().expect("held"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_closed_while_cut_off_is_waited_for_no_longer_than_it_lives() {
+    let bench = Bench::new();
+    let process = bench.process();
+    let session = open(&process).await;
+    let lease = hold(&session).await;
+    process.cut();
+    tokio::time::timeout(TTL, session.close()).await.expect("past its deadline it is over");
+    assert!(matches!(lease.status().state, LeaseState::Ended(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_sessions_ride_in_few_messages() {
+    let bench = Bench::new();
+    let process = bench.process();
+    let mut leases = Vec::new();
+    for n in 0..200 {
+        let session = open(&process).await;
+        leases.push(session.acquire(format!("r/{n}")).await.expect("granted"));
+    }
+    bench.pass(TTL).await;
+    let before = process.messages_sent();
+    bench.pass(TTL * 10).await;
+    let sent = process.messages_sent() - before;
+    // Each of 200 sessions renews about 30 times: one by one that would be 6,000 messages. With a step of 50 ms there
+    // are at most 2,000, and the jitter of 10 % leaves most steps empty.
+    assert!(sent < 2_000, "{sent} messages for 200 sessions");
+    leases.iter().for_each(|lease| drop(lease.permit().expect("kept")));
+}
+
+#[tokio::test(start_paused = true)]
 async fn hooks_hear_every_state() {
     let bench = Bench::new();
     let process = bench.process();
