@@ -44,7 +44,7 @@ fn work_that_overstays_is_stopped_by_the_watchdog() {
     let lease = block_on(async { session.acquire("r").await }).expect("granted");
     // The application's hook hangs for ever. That must not matter.
     let (_never, hang) = mpsc::channel::<()>();
-    lease.on_change(move |_| drop(hang.recv()));
+    lease.on_change(move |_| _ = hang.recv());
     let permit = lease.permit().expect("held");
     let start = Instant::now();
     while STOPPED.load(Ordering::SeqCst) == 0 {
