@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use crate::needs::find;
 use crate::steps::{Judged, Only, Steps, Verdict, passed};
 use crate::workspace::{cargo, root, succeed, target};
-use crate::{links, purity, requirements, setup, surface};
+use crate::{fuzz, links, purity, requirements, setup, surface};
 
 /// Tests that print a line starting so have counted themselves as skipped.
 const SKIPPED: &str = "skipped: ";
@@ -40,6 +40,9 @@ pub fn run(arguments: &[String]) -> ExitCode {
         succeed(doc.env("RUSTDOCFLAGS", "-D warnings")).and_then(|()| passed())
     });
     steps.step("tests", || tests(full));
+    if full {
+        steps.step("fuzz", || fuzz::judge(fuzz::SECONDS_FULL, &[]));
+    }
     steps.finish()
 }
 

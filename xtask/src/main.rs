@@ -5,6 +5,7 @@
 
 mod ci;
 mod fix;
+mod fuzz;
 mod links;
 mod needs;
 mod purity;
@@ -29,6 +30,11 @@ const CHORES: &[Chore] = &[
         name: "fix",
         help: "write formatting, stories, golden files and public-API snapshots",
         run: fix::run,
+    },
+    Chore {
+        name: "fuzz",
+        help: "run the fuzz targets, all or those named; --seconds N for each",
+        run: fuzz::run,
     },
     Chore { name: "setup", help: "install the programs that the tests use (Debian, PyPI)", run: setup::run },
 ];

@@ -25,6 +25,7 @@ pub struct Need {
 
 /// Everything that the present tests use.
 pub const NEEDS: &[Need] = &[
+    Need { program: "c++", used_for: "building the fuzzing engine", source: Source::Debian("g++") },
     Need { program: "curl", used_for: "typing what the README says", source: Source::Debian("curl") },
     Need {
         program: "strace",

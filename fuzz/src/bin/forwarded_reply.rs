@@ -1,0 +1,27 @@
+//! What the leader replies to a follower, and how the follower tells its client.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use tenure_core::SessionNumber;
+use tenure_fuzz::{seeds, told};
+use tenure_wire::{ApiError, ForwardedReply, decode_forwarded_reply, encode_forwarded_reply, grpc};
+
+fuzz_target!(init: seeds::write(seeds::forwarded()), |bytes: &[u8]| {
+    let Ok(reply) = decode_forwarded_reply(bytes) else { return };
+    let again = decode_forwarded_reply(&encode_forwarded_reply(&reply)).expect("what was written is read");
+    assert_eq!(again, reply);
+    match reply {
+        ForwardedReply::Answer(answer) => {
+            grpc::answer_content(&answer);
+            if let Err(refusal) = *answer {
+                told(ApiError::from(&refusal));
+            }
+        }
+        ForwardedReply::Renewals(answers) => {
+            for answer in &answers {
+                grpc::renewed(SessionNumber::default(), answer);
+            }
+        }
+        _ => {}
+    }
+});
