@@ -558,6 +558,29 @@ mod tests {
     }
 
     #[test]
+    fn two_seconds_with_a_sigma_of_0_3_second_by_second() {
+        let numbers = TimingNumbers { sigma: ms(300), ..numbers(s(2)) };
+        let timing = numbers.checked(&Bounds::default()).unwrap();
+        let granted = timing.deadline(at(0), s(2));
+        assert_eq!(granted.remaining(at(500)), ms(1_199));
+        let renewed = timing.deadline(at(667), s(2));
+        assert!(renewed.remaining(at(2_300)) > Duration::ZERO, "renewed, so valid past the first deadline");
+        assert_eq!(renewed.remaining(at(667 + 1_699)), Duration::ZERO);
+        assert_eq!(renewed.remaining(at(667 + 2_000)), Duration::ZERO, "over before the store may end it");
+    }
+
+    #[test]
+    fn without_sigma_an_operation_outlives_the_lease() {
+        let (store_ends, begun, operation) = (s(2), ms(1_999), ms(5));
+        let careless = Timing(TimingNumbers { sigma: Duration::ZERO, rho_ppm: 0, ..numbers(s(2)) });
+        assert!(careless.deadline(at(0), s(2)).remaining(at(1_999)) > Duration::ZERO, "it still believes");
+        assert!(begun + operation > store_ends, "and acts when the next one may have been granted");
+        let careful = Timing(TimingNumbers { sigma: ms(300), ..careless.numbers() });
+        assert_eq!(careful.deadline(at(0), s(2)).remaining(at(1_999)), Duration::ZERO);
+        assert!(careless.numbers().checked(&Bounds { pause: Duration::ZERO, ..Bounds::default() }).is_err());
+    }
+
+    #[test]
     fn absurd_numbers_are_refused_and_never_overflow() {
         let absurd = TimingNumbers {
             ttl: Duration::MAX,
