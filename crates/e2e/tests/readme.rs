@@ -1,16 +1,29 @@
-//! The README's five minutes, typed as they stand there: every `curl` and `tenure` line of its shell blocks
-//! is run against a fresh node, and what follows as a comment is what must come back.
+//! The README's five minutes and the API reference, typed as they stand there: every `curl` and `tenure` line of
+//! their shell blocks is run against a fresh node, and what follows as a comment is what must come back. And the
+//! reference is whole: it names every call that a node describes, and every code.
 
 use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tenure_e2e::{Node, alongside, skipped_without, tenure_binary, until};
 
 /// Fields of an expected answer that are the same every time.
-const FIXED: [&str; 7] = ["code", "holder", "token", "generation", "presented", "seen", "resource"];
+const FIXED: [&str; 11] = [
+    "code",
+    "holder",
+    "token",
+    "generation",
+    "presented",
+    "seen",
+    "resource",
+    "state",
+    "version",
+    "released",
+    "succeeded",
+];
 
 /// One line to type, and the answer that the README promises.
 #[derive(Debug, PartialEq)]
@@ -70,43 +83,42 @@ fn promised_answers_are_read_from_the_document() {
     assert_eq!(promised_fields(&found[0].answer), ["\"code\":\"held\"", "\"seen\":2"]);
 }
 
-/// Runs a line in a shell that finds our binary and this node.
-fn shell(node: &Node, line: &str) -> Command {
+/// A document of ours.
+fn document(path: &str) -> String {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+    std::fs::read_to_string(file).expect("our documents can be read")
+}
+
+/// Runs a line in a shell that finds our binary and this node, and knows a session.
+fn shell(node: &Node, session: &str, line: &str) -> Command {
     let folder = tenure_binary().parent().expect("a binary lies in a folder");
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
     let mut command = Command::new("sh");
     command.arg("-c").arg(line.replace("127.0.0.1:7400", &node.endpoint()));
-    command.env("PATH", path).env("TENURE_ENDPOINTS", node.endpoint());
+    command.env("PATH", path).env("TENURE_ENDPOINTS", node.endpoint()).env("SESSION", session);
     command
 }
 
-/// What one `curl` line of the README answers: status and body.
-fn curl(node: &Node, typed: &str) -> (String, String) {
+/// What one `curl` line answers: status and body.
+fn curl(node: &Node, session: &str, typed: &str) -> (String, String) {
     let quiet = typed.replacen("curl ", "curl -sS -w '\\n%{http_code}' ", 1);
-    let output = shell(node, &quiet).output().expect("a shell can be started");
+    let output = shell(node, session, &quiet).output().expect("a shell can be started");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (body, status) = text.rsplit_once('\n').unwrap_or_else(|| panic!("{typed} answered {text:?}"));
     (status.to_string(), body.to_string())
 }
 
-#[test]
-fn the_tour_answers_what_the_readme_says() {
-    if skipped_without("curl", "the_tour_answers_what_the_readme_says") {
-        return;
-    }
-    let _turn = alongside();
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let steps = steps(&std::fs::read_to_string(readme).expect("the README can be read"));
-    assert!(steps.len() >= 8, "the tour has shrunk to {} steps", steps.len());
-    let node = Node::start("readme");
-    for step in &steps {
+/// Types a document's lines one after the other.
+fn type_all(node: &Node, steps: &[Step]) {
+    let mut session = String::new();
+    for step in steps {
         if step.typed.starts_with("tenure watch ") {
-            watch(&node, &step.typed);
+            watch(node, &step.typed);
         } else if let Some(status) = &step.status {
             let started = Instant::now();
             // "Two seconds later": a reader who is early tries again.
             let (found, body) = loop {
-                let (found, body) = curl(&node, &step.typed);
+                let (found, body) = curl(node, &session, &step.typed);
                 if found == *status || started.elapsed() > Duration::from_secs(4) {
                     break (found, body);
                 }
@@ -115,8 +127,12 @@ fn the_tour_answers_what_the_readme_says() {
             for field in promised_fields(&step.answer) {
                 assert!(body.contains(&field), "{}\npromised {field}\nanswered {body}", step.typed);
             }
+            let answer: Value = serde_json::from_str(&body).unwrap_or_default();
+            if let Some(opened) = answer["session"].as_str() {
+                session = opened.to_string();
+            }
         } else {
-            let output = shell(&node, &step.typed).output().expect("a shell can be started");
+            let output = shell(node, &session, &step.typed).output().expect("a shell can be started");
             let talk = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{} ended with {}: {talk}", step.typed, output.status);
             assert!(!output.stdout.is_empty(), "{} said nothing", step.typed);
@@ -124,12 +140,58 @@ fn the_tour_answers_what_the_readme_says() {
     }
 }
 
+#[test]
+fn the_tour_answers_what_the_readme_says() {
+    if skipped_without("curl", "the_tour_answers_what_the_readme_says") {
+        return;
+    }
+    let _turn = alongside();
+    let steps = steps(&document("README.md"));
+    assert!(steps.len() >= 8, "the tour has shrunk to {} steps", steps.len());
+    type_all(&Node::start("readme"), &steps);
+}
+
+#[test]
+fn the_reference_answers_what_it_says_and_leaves_nothing_out() {
+    if skipped_without("curl", "the_reference_answers_what_it_says_and_leaves_nothing_out") {
+        return;
+    }
+    let _turn = alongside();
+    let reference = document("docs/api.md");
+    let steps = steps(&reference);
+    assert!(steps.len() >= 30, "the reference has shrunk to {} steps", steps.len());
+    let node = Node::start("reference");
+    type_all(&node, &steps);
+
+    let described = node.http().get("/openapi.json").expect(200);
+    let paths = described["paths"].as_object().expect("a description has paths");
+    for (path, methods) in paths {
+        for method in methods.as_object().expect("a path has methods").keys() {
+            let call = format!("{} {path}", method.to_uppercase());
+            let named = reference.lines().any(|line| line.starts_with('#') && names(line, &call));
+            assert!(named, "docs/api.md has no heading for {call}");
+        }
+    }
+    for line in document("crates/wire/tests/golden/codes.txt").lines() {
+        let code = line.split_whitespace().next().expect("a line has a code");
+        assert!(reference.contains(&format!("`{code}`")), "docs/api.md does not explain {code}");
+    }
+}
+
+/// Whether a heading names a call, and not only one whose path begins alike.
+fn names(heading: &str, call: &str) -> bool {
+    heading.match_indices(call).any(|(at, _)| {
+        let rest = &heading[at + call.len()..];
+        rest.is_empty() || rest.starts_with(' ')
+    })
+}
+
 /// A watch runs until it is stopped; a grant below its prefix must show up.
 fn watch(node: &Node, typed: &str) {
     let shown = node.scratch().path().join("watched");
     let file = std::fs::File::create(&shown).expect("a file can be made");
     // `exec`, so that what we kill is the watch and not a shell around it.
-    let mut child = shell(node, &format!("exec {typed}"))
+    let mut child = shell(node, "", &format!("exec {typed}"))
         .stdin(Stdio::null())
         .stdout(file)
         .stderr(Stdio::null())
