@@ -1,6 +1,7 @@
 //! What operators do to a running cluster, with the commands that they type: step down, grow and shrink, back up and
 //! restore. Nothing acknowledged is lost by it, and no token is issued twice (`acknowledged_is_kept`, `tokens_rise`).
 
+use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
@@ -213,4 +214,43 @@ fn a_lost_majority_is_recovered_from() {
     let mut http = recovered.node(3).http();
     assert_eq!(http.get("/v1/registers/kept").expect(200)["value"], "precious");
     assert!(granted(&mut http, "lost/lease") > token + 100);
+}
+
+/// An alert on a metric that nobody exports never fires, and one without a runbook wakes somebody who does not know
+/// what to do.
+#[test]
+fn every_alert_names_what_a_node_exports_and_what_to_do() {
+    let _turn = alongside();
+    let read = |path: &str| {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+        std::fs::read_to_string(file).expect("our documents can be read")
+    };
+    let node = Node::start("alerts");
+    let reply = node.http().get("/metrics");
+    let page = String::from_utf8_lossy(&reply.body).into_owned();
+    let exported: Vec<(&str, &str)> =
+        page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' ')).collect();
+    assert!(exported.len() > 40, "{page}");
+    let runbook = read("docs/operations.md");
+    let rules = read("deploy/alerts.yml");
+    let (mut alerts, mut metrics) = (0, 0);
+    for line in rules.lines().map(str::trim).filter(|line| !line.starts_with('#')) {
+        if let Some(alert) = line.strip_prefix("- alert: ") {
+            alerts += 1;
+            assert!(runbook.contains(&format!("\n### {alert}\n")), "{alert} has no runbook");
+            let anchor = format!("runbook_url: docs/operations.md#{}\n", alert.to_lowercase());
+            assert!(rules.contains(&anchor), "{alert} does not name its runbook");
+        }
+        let Some(expression) = line.strip_prefix("expr: ") else { continue };
+        let words = expression.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        for word in words.filter(|word| word.starts_with("tenure_")) {
+            metrics += 1;
+            let known = exported.iter().any(|(name, kind)| match word.strip_suffix("_bucket") {
+                Some(family) => *name == family && *kind == "histogram",
+                None => *name == word && *kind != "histogram",
+            });
+            assert!(known, "no node exports {word}");
+        }
+    }
+    assert!(alerts >= 15 && metrics >= alerts - 1, "{alerts} alerts on {metrics} metrics");
 }
