@@ -1,0 +1,340 @@
+//! Histories that were broken by hand, each of which must be rejected by the rule that it breaks, and honest ones beside
+//! them, which must not.
+
+use std::sync::Arc;
+
+use tenure_checker::{
+    Answer, Call, Death, Failure, FenceStep, Final, History, Operation, Outcome, PermitSpan, SessionSpan,
+    Sighting, Wait, judge,
+};
+
+fn name(text: &str) -> Arc<str> {
+    text.into()
+}
+
+/// An operation that was called and answered at these moments.
+fn told(process: u32, call: Call, at: (u64, u64), answer: Answer) -> Operation {
+    Operation { process, call, invoked: at.0, ended: at.1, outcome: Outcome::Answered(answer) }
+}
+
+/// An operation that was called and never answered.
+fn unheard(process: u32, call: Call, at: u64) -> Operation {
+    Operation { process, call, invoked: at, ended: u64::MAX, outcome: Outcome::Unknown }
+}
+
+fn acquire() -> Call {
+    Call::Acquire { resource: name("r") }
+}
+
+fn release(token: u64) -> Call {
+    Call::Release { resource: name("r"), token }
+}
+
+fn look() -> Call {
+    Call::Look { resource: name("r") }
+}
+
+fn put(value: u64) -> Call {
+    Call::Put { key: name("k"), value, token: None }
+}
+
+fn guarded(value: u64, token: u64) -> Call {
+    Call::Put { key: name("k"), value, token: Some(token) }
+}
+
+fn get() -> Call {
+    Call::Get { key: name("k") }
+}
+
+fn operations(operations: Vec<Operation>) -> History {
+    History { operations, ..History::default() }
+}
+
+fn permit(process: u32, token: u64, from: u64, until: u64) -> PermitSpan {
+    PermitSpan { process, resource: name("r"), token, from, until, excused: false }
+}
+
+fn step(token: u64, at: u64, accepted: bool) -> FenceStep {
+    FenceStep { scope: name("r"), token, at, accepted }
+}
+
+#[track_caller]
+fn accepted(history: &History) {
+    let judged = judge(history);
+    assert!(judged.violations.is_empty(), "{:?}", judged.violations);
+    assert!(judged.undecided.is_empty());
+}
+
+#[track_caller]
+fn rejected_by(rule: &str, history: &History) {
+    let judged = judge(history);
+    let broken: Vec<&str> = judged.violations.iter().map(|violation| violation.rule).collect();
+    assert!(broken.contains(&rule), "{rule} saw nothing; broken: {broken:?}");
+}
+
+#[test]
+fn an_honest_history_passes() {
+    accepted(&operations(vec![
+        told(1, look(), (0, 1), Answer::Free(None)),
+        told(1, acquire(), (2, 5), Answer::Granted(7)),
+        told(2, acquire(), (3, 6), Answer::Held),
+        told(1, put(1), (6, 8), Answer::Written(Some(3))),
+        told(2, get(), (7, 9), Answer::Value(None)),
+        told(2, get(), (10, 11), Answer::Value(Some((1, 3)))),
+        told(1, release(7), (12, 13), Answer::Released(true)),
+        told(2, acquire(), (14, 15), Answer::Granted(9)),
+        told(3, look(), (16, 17), Answer::HeldBy(9)),
+    ]));
+}
+
+#[test]
+fn a_lease_that_runs_out_is_nobodys_lie() {
+    accepted(&operations(vec![
+        told(1, acquire(), (0, 1), Answer::Granted(1)),
+        told(2, acquire(), (50, 51), Answer::Granted(2)),
+        told(1, release(1), (60, 61), Answer::Released(false)),
+    ]));
+}
+
+#[test]
+fn an_unknown_acquire_explains_a_token_that_nobody_was_told() {
+    accepted(&operations(vec![
+        unheard(1, acquire(), 0),
+        told(2, acquire(), (5, 6), Answer::Held),
+        told(2, look(), (7, 8), Answer::HeldBy(4)),
+        told(2, look(), (9, 10), Answer::Free(Some(4))),
+        told(2, acquire(), (11, 12), Answer::Granted(5)),
+    ]));
+}
+
+#[test]
+fn an_unknown_write_may_happen_late_or_never() {
+    accepted(&operations(vec![
+        unheard(1, put(1), 0),
+        unheard(1, put(2), 1),
+        told(2, get(), (10, 11), Answer::Value(None)),
+        told(2, get(), (20, 21), Answer::Value(Some((1, 9)))),
+        told(2, get(), (30, 31), Answer::Value(Some((1, 9)))),
+    ]));
+}
+
+#[test]
+fn a_lost_grant_is_rejected() {
+    rejected_by(
+        "linearizable",
+        &operations(vec![
+            told(1, acquire(), (0, 1), Answer::Granted(1)),
+            told(2, look(), (5, 6), Answer::Free(None)),
+        ]),
+    );
+}
+
+#[test]
+fn a_lease_held_twice_is_rejected() {
+    // The release says that the first holder still had it when the second had been granted it.
+    rejected_by(
+        "linearizable",
+        &operations(vec![
+            told(1, acquire(), (0, 1), Answer::Granted(1)),
+            told(2, acquire(), (2, 3), Answer::Granted(2)),
+            told(1, release(1), (4, 5), Answer::Released(true)),
+        ]),
+    );
+}
+
+#[test]
+fn a_refusal_for_a_free_resource_is_rejected() {
+    rejected_by("linearizable", &operations(vec![told(1, acquire(), (0, 1), Answer::Held)]));
+}
+
+#[test]
+fn a_stale_look_is_rejected() {
+    rejected_by(
+        "linearizable",
+        &operations(vec![
+            told(1, acquire(), (0, 1), Answer::Granted(1)),
+            told(1, release(1), (2, 3), Answer::Released(true)),
+            told(2, acquire(), (4, 5), Answer::Granted(2)),
+            told(3, look(), (6, 7), Answer::HeldBy(1)),
+        ]),
+    );
+}
+
+#[test]
+fn a_lost_write_is_rejected() {
+    rejected_by(
+        "linearizable",
+        &operations(vec![
+            told(1, put(1), (0, 1), Answer::Written(Some(2))),
+            told(2, get(), (5, 6), Answer::Value(None)),
+        ]),
+    );
+}
+
+#[test]
+fn a_stale_read_is_rejected() {
+    rejected_by(
+        "linearizable",
+        &operations(vec![
+            told(1, put(1), (0, 1), Answer::Written(Some(2))),
+            told(1, put(2), (2, 3), Answer::Written(Some(3))),
+            told(2, get(), (4, 5), Answer::Value(Some((1, 2)))),
+        ]),
+    );
+}
+
+#[test]
+fn a_value_that_goes_back_is_rejected() {
+    // Unknown writes may come late, but not come, go, and come again.
+    rejected_by(
+        "linearizable",
+        &operations(vec![
+            unheard(1, put(1), 0),
+            told(1, put(2), (1, 2), Answer::Written(Some(5))),
+            told(2, get(), (10, 11), Answer::Value(Some((1, 6)))),
+            told(2, get(), (12, 13), Answer::Value(Some((2, 5)))),
+        ]),
+    );
+}
+
+#[test]
+fn a_write_that_was_said_to_have_failed_must_not_show() {
+    let failed = Operation { process: 1, call: put(1), invoked: 0, ended: 1, outcome: Outcome::Failed };
+    rejected_by(
+        "linearizable",
+        &operations(vec![failed, told(2, get(), (5, 6), Answer::Value(Some((1, 2))))]),
+    );
+}
+
+#[test]
+fn two_compare_and_sets_on_one_revision_are_rejected() {
+    let put_if = |value| Call::PutIf { key: name("k"), value, revision: 2 };
+    rejected_by(
+        "linearizable",
+        &operations(vec![
+            told(1, put(1), (0, 1), Answer::Written(Some(2))),
+            told(1, put_if(2), (2, 9), Answer::Written(None)),
+            told(2, put_if(3), (2, 9), Answer::Written(None)),
+        ]),
+    );
+}
+
+#[test]
+fn two_holders_in_one_state_are_rejected() {
+    let sighting = Sighting { node: 1, at: 5, resource: name("r"), holders: vec![1, 2], waiters: 0 };
+    rejected_by("one_holder", &History { sightings: vec![sighting], ..History::default() });
+}
+
+#[test]
+fn a_token_issued_twice_is_rejected() {
+    let other = Call::Acquire { resource: name("other") };
+    rejected_by(
+        "tokens_rise",
+        &operations(vec![
+            told(1, acquire(), (0, 9), Answer::Granted(1)),
+            told(2, other, (0, 9), Answer::Granted(1)),
+        ]),
+    );
+}
+
+#[test]
+fn a_token_that_falls_is_rejected() {
+    let other = Call::Acquire { resource: name("other") };
+    rejected_by(
+        "tokens_rise",
+        &operations(vec![
+            told(1, acquire(), (0, 1), Answer::Granted(5)),
+            told(2, other, (2, 3), Answer::Granted(4)),
+        ]),
+    );
+}
+
+#[test]
+fn a_fence_that_falls_is_rejected() {
+    let steps = vec![step(1, 0, true), step(3, 1, true), step(2, 2, false), step(2, 3, true)];
+    rejected_by("fence_never_falls", &History { fence_steps: steps, ..History::default() });
+}
+
+#[test]
+fn a_refused_stale_write_is_what_a_fence_is_for() {
+    let steps = vec![step(1, 0, true), step(3, 1, true), step(2, 2, false), step(3, 3, true)];
+    accepted(&History { fence_steps: steps, ..History::default() });
+}
+
+#[test]
+fn a_guarded_register_that_takes_an_old_token_is_rejected() {
+    rejected_by(
+        "fence_never_falls",
+        &operations(vec![
+            told(1, guarded(1, 5), (0, 1), Answer::Written(Some(2))),
+            told(2, guarded(2, 4), (2, 3), Answer::Written(Some(3))),
+        ]),
+    );
+}
+
+#[test]
+fn permits_that_overlap_are_rejected() {
+    let permits = vec![permit(1, 1, 0, 100), permit(1, 1, 10, 20), permit(2, 2, 90, 120)];
+    rejected_by("permits_never_overlap", &History { permits, ..History::default() });
+}
+
+#[test]
+fn permits_of_one_token_and_permits_that_touch_are_fine() {
+    let permits = vec![permit(1, 1, 0, 100), permit(1, 1, 10, 20), permit(2, 2, 100, 120)];
+    accepted(&History { permits, ..History::default() });
+    let excused = PermitSpan { excused: true, ..permit(1, 1, 0, 100) };
+    accepted(&History { permits: vec![excused, permit(2, 2, 50, 60)], ..History::default() });
+}
+
+#[test]
+fn a_node_that_forgot_is_rejected() {
+    let end = Final { node: 2, entries: 9, state: 1, last_token: 3, registers: vec![(name("k"), 1, 2)] };
+    let mut history = operations(vec![told(1, acquire(), (0, 1), Answer::Granted(4))]);
+    history.finals.push(end.clone());
+    rejected_by("acknowledged_is_kept", &history);
+    let mut history = operations(vec![told(1, put(7), (0, 1), Answer::Written(Some(3)))]);
+    history.finals.push(end.clone());
+    rejected_by("acknowledged_is_kept", &history);
+    let mut history = operations(vec![told(1, put(7), (0, 1), Answer::Written(Some(2)))]);
+    history.finals.push(end);
+    rejected_by("acknowledged_is_kept", &history);
+}
+
+#[test]
+fn a_healthy_holder_that_lost_its_session_is_rejected() {
+    let session = |healthy| SessionSpan { process: 1, from: 0, until: 9, healthy, lost: true };
+    rejected_by("healthy_holder_keeps", &History { sessions: vec![session(true)], ..History::default() });
+    accepted(&History { sessions: vec![session(false)], ..History::default() });
+}
+
+#[test]
+fn a_lease_that_lingers_is_rejected() {
+    let death = |freed| Death { resource: name("r"), token: 1, at: 10, freed, bound: 5 };
+    rejected_by("no_lingering_lease", &History { deaths: vec![death(Some(16))], ..History::default() });
+    rejected_by("no_lingering_lease", &History { deaths: vec![death(None)], ..History::default() });
+    accepted(&History { deaths: vec![death(Some(15))], ..History::default() });
+}
+
+#[test]
+fn a_waiter_that_is_forgotten_is_rejected() {
+    let wait = |granted| Wait { process: 1, resource: name("r"), since: 0, granted, bound: 10 };
+    rejected_by("waiters_move", &History { waits: vec![wait(None)], ..History::default() });
+    rejected_by("waiters_move", &History { waits: vec![wait(Some(11))], ..History::default() });
+    accepted(&History { waits: vec![wait(Some(10))], ..History::default() });
+    let idle = Sighting { node: 1, at: 5, resource: name("r"), holders: vec![], waiters: 1 };
+    rejected_by("waiters_move", &History { sightings: vec![idle], ..History::default() });
+}
+
+#[test]
+fn a_node_that_fell_over_is_rejected() {
+    let failure = |excused| Failure { node: Some(1), at: 5, why: "it panicked".into(), excused };
+    rejected_by("no_one_takes_us_down", &History { failures: vec![failure(false)], ..History::default() });
+    accepted(&History { failures: vec![failure(true)], ..History::default() });
+}
+
+#[test]
+fn two_states_after_one_log_are_rejected() {
+    let end = |node, state| Final { node, entries: 9, state, last_token: 3, registers: vec![] };
+    rejected_by("same_log_same_state", &History { finals: vec![end(1, 1), end(2, 2)], ..History::default() });
+    accepted(&History { finals: vec![end(1, 1), end(2, 1)], ..History::default() });
+}
