@@ -29,5 +29,5 @@ pub fn acceptable(command: Command) {
 /// Tells a refusal as both interfaces would.
 pub fn told(error: ApiError) {
     let _ = (error.to_string(), error.code.http_status());
-    tonic::Status::from(error);
+    let _ = tonic::Status::from(error);
 }

@@ -68,6 +68,9 @@ pub(crate) enum Record {
     Close,
 }
 
+/// No log grows to this index; above it is only what was never written, and arithmetic that overflows.
+const INDEX_MAX: u64 = u64::MAX / 2;
+
 /// Bytes in front of the kind.
 pub(crate) const HEADER_BYTES: usize = 8;
 
@@ -143,25 +146,29 @@ pub(crate) fn decode(input: &mut Bytes) -> Option<Record> {
             node: payload.get_u64_le(),
             committed: payload.get_u8() != 0,
         }),
-        COMMITTED if payload.len() == 16 => Record::Committed(get_id(&mut payload)),
+        COMMITTED if payload.len() == 16 => Record::Committed(get_id(&mut payload)?),
         TRUNCATE if payload.len() == 9 => {
             let some = payload.get_u8() != 0;
-            let index = payload.get_u64_le();
+            let index = index(payload.get_u64_le())?;
             Record::Truncate(some.then_some(index))
         }
-        PURGE if payload.len() == 16 => Record::Purge(get_id(&mut payload)),
+        PURGE if payload.len() == 16 => Record::Purge(get_id(&mut payload)?),
         CLOSE if payload.is_empty() => Record::Close,
         _ if payload.len() >= 16 => {
             let kind = EntryKind::from_number(kind)?;
-            Record::Entry(LogEntry { id: get_id(&mut payload), kind, body: payload })
+            Record::Entry(LogEntry { id: get_id(&mut payload)?, kind, body: payload })
         }
         _ => return None,
     };
     Some(record)
 }
 
-fn get_id(payload: &mut Bytes) -> LogId {
-    LogId { term: payload.get_u64_le(), index: payload.get_u64_le() }
+fn get_id(payload: &mut Bytes) -> Option<LogId> {
+    Some(LogId { term: payload.get_u64_le(), index: index(payload.get_u64_le())? })
+}
+
+fn index(found: u64) -> Option<u64> {
+    (found <= INDEX_MAX).then_some(found)
 }
 
 #[cfg(test)]
@@ -169,7 +176,7 @@ mod tests {
     use super::*;
 
     fn samples() -> Vec<Record> {
-        let id = LogId { term: 7, index: u64::MAX };
+        let id = LogId { term: 7, index: INDEX_MAX };
         vec![
             Record::Entry(LogEntry { id, kind: EntryKind::Blank, body: Bytes::new() }),
             Record::Entry(LogEntry { id, kind: EntryKind::Normal, body: Bytes::from_static(b"a grant") }),
@@ -206,6 +213,17 @@ mod tests {
                 damaged[bit / 8] ^= 1 << (bit % 8);
                 assert_eq!(decode(&mut Bytes::from(damaged)), None, "bit {bit} of {record:?}");
             }
+        }
+    }
+
+    #[test]
+    fn an_index_that_no_log_grows_to_is_none() {
+        let id = LogId { term: 7, index: INDEX_MAX + 1 };
+        let entry = LogEntry { id, kind: EntryKind::Blank, body: Bytes::new() };
+        for record in [Record::Entry(entry), Record::Purge(id), Record::Truncate(Some(id.index))] {
+            let mut bytes = Vec::new();
+            encode(&record, &mut bytes);
+            assert_eq!(decode(&mut Bytes::from(bytes)), None, "{record:?}");
         }
     }
 
