@@ -113,6 +113,8 @@ pub fn lease(lease: &proto::Lease, fences: &[proto::FenceView]) -> json::Lease {
         generation: lease.generation,
         remaining_ms: newest.map(|holding| holding.remaining_ms),
         waiters: lease.waiters.iter().map(waiter).collect(),
+        // A node that does not count them shows them all.
+        waiting: u64::from(lease.waiting).max(lease.waiters.len() as u64),
         delayed_ms: lease.delayed_ms,
         fences: fences.iter().filter(|fence| fence.resource == lease.resource).map(fence).collect(),
     }

@@ -196,6 +196,7 @@ fn the_bodies_of_answers() {
     let free = tenure_core::LeaseView {
         holders: Vec::new(),
         waiters: Vec::new(),
+        waiting: 0,
         fences: Vec::new(),
         ..view.clone()
     };

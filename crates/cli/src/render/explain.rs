@@ -142,11 +142,14 @@ impl Story {
             self.say("Nobody waits for it.");
             return;
         }
-        let waiting = lease.waiters.len() as u64;
+        let waiting = lease.waiting;
         self.say(&format!("{} in line, the next one first:", count(waiting, "stands", "stand")));
         for (index, waiter) in lease.waiters.iter().enumerate() {
             let text = format!("  {}. {}", index + 1, words_of_waiter(waiter, self.paint));
             self.say(&text);
+        }
+        if waiting > lease.waiters.len() as u64 {
+            self.say(&format!("  … and {} more", waiting - lease.waiters.len() as u64));
         }
         let next = &lease.waiters[0];
         let reason = why_waiting(lease, next);

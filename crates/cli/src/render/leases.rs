@@ -88,7 +88,7 @@ pub fn lease(lease: &Lease, form: Form) -> String {
     if let Some(delayed) = lease.delayed_ms {
         lines.push(("delayed", format!("{} (lock-delay after an unclean end)", span(delayed))));
     }
-    lines.push(("waiters", lease.waiters.len().to_string()));
+    lines.push(("waiters", lease.waiting.to_string()));
     columns(&lines, form)
 }
 
@@ -135,7 +135,7 @@ pub fn list(leases: &[Lease], form: Form) -> String {
                 shown(&|holder| holder.generation.to_string()),
                 shown(&|holder| left(holder)),
                 shown(&|holder| mode_and_slot(holder.mode, holder.slot)),
-                lease.waiters.len().to_string(),
+                lease.waiting.to_string(),
             ]);
         }
     }

@@ -7,13 +7,17 @@ use core::ops::Bound;
 use core::time::Duration;
 
 use super::Machine;
-use super::state::{FenceRecord, Hold, Resource, ResourceNumber, State, Totals, Transition};
+use super::state::{FenceRecord, Hold, Resource, ResourceNumber, State, Totals, Transition, WaiterNumber};
 use crate::answer::{Grant, Holding, Register, RenewalNews};
 use crate::command::{KindSetting, Mode};
 use crate::event::Event;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName};
 use crate::numbers::{Generation, Revision, SessionId, SessionNumber, Token};
 use crate::time::ClusterTime;
+
+/// How many of those who stand in line for a resource are shown: a line may be long, and whoever looks at
+/// it must not keep everybody else waiting.
+pub const WAITERS_SHOWN_MAX: usize = 128;
 
 /// A resource as anybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +32,10 @@ pub struct LeaseView {
     pub token: Option<Token>,
     /// How often it has changed hands.
     pub generation: Generation,
-    /// Who stands in line, the next first.
+    /// Who stands in line, the next first; no more than [`WAITERS_SHOWN_MAX`].
     pub waiters: Vec<WaiterView>,
+    /// How many stand in line, shown or not.
+    pub waiting: usize,
     /// For how long nobody is granted it, after an unclean end.
     pub delayed: Option<Duration>,
     /// Its fences and what each has installed.
@@ -141,14 +147,19 @@ impl Machine {
     fn lease_view(&self, number: ResourceNumber) -> LeaseView {
         let resource = self.resource(number);
         let more = resource.more.as_deref();
-        let queue = more.into_iter().flat_map(|more| &more.queue);
+        let queue = || more.into_iter().flat_map(|more| &more.queue);
+        let in_line = queue().filter(|place| self.stands_in_line(place.waiter));
         LeaseView {
             resource: resource.name.clone(),
             kind: resource.kind,
             holders: self.live_holds(resource).map(|hold| self.holding(hold)).collect(),
             token: Token::try_from(resource.last_token).ok(),
             generation: resource.generation,
-            waiters: queue.filter_map(|place| self.waiter_view(place.waiter)).collect(),
+            waiters: queue()
+                .filter_map(|place| self.waiter_view(place.waiter))
+                .take(WAITERS_SHOWN_MAX)
+                .collect(),
+            waiting: in_line.count(),
             delayed: resource
                 .delayed_until()
                 .map(|until| until.remaining_at(self.state.time))
@@ -172,10 +183,16 @@ impl Machine {
         })
     }
 
-    fn waiter_view(&self, number: super::state::WaiterNumber) -> Option<WaiterView> {
+    /// Neither timed out nor of a session that has ended, cleared away or not.
+    fn stands_in_line(&self, number: WaiterNumber) -> bool {
         let waiter = self.waiter(number);
         let due = waiter.until.is_some_and(|until| until <= self.state.time);
-        (self.is_live(waiter.session) && !due).then(|| WaiterView {
+        !due && self.is_live(waiter.session)
+    }
+
+    fn waiter_view(&self, number: WaiterNumber) -> Option<WaiterView> {
+        let waiter = self.waiter(number);
+        self.stands_in_line(number).then(|| WaiterView {
             session: waiter.session,
             holder: self.session(waiter.session).holder.clone(),
             mode: waiter.mode,

@@ -658,7 +658,8 @@ impl Model {
             holders: self.leases_on(i).into_iter().map(|lease| self.holding(lease)).collect(),
             token: Token::try_from(resource.last_token).ok(),
             generation: Generation::new(resource.generation),
-            waiters: self.line(i).iter().map(waiter).collect(),
+            waiters: self.line(i).iter().map(waiter).take(WAITERS_SHOWN_MAX).collect(),
+            waiting: self.line(i).len(),
             delayed: self.rests(i).map(|until| until.remaining_at(self.time)),
             fences,
         })

@@ -118,6 +118,7 @@ pub fn lease(view: &LeaseView) -> proto::Lease {
         token: view.token.map(Token::get),
         generation: view.generation.get(),
         waiters: view.waiters.iter().map(waiter).collect(),
+        waiting: u32::try_from(view.waiting).unwrap_or(u32::MAX),
         delayed_ms: view.delayed.map(millis),
     }
 }

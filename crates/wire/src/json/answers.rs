@@ -450,8 +450,11 @@ pub struct Lease {
     pub generation: u64,
     /// What is left of the newest lease; `null` if it is free.
     pub remaining_ms: Option<u64>,
-    /// Who stands in line, the next first.
+    /// Who stands in line, the next first; the first 128 of them.
     pub waiters: Vec<Waiter>,
+    /// How many stand in line, shown or not.
+    #[serde(default)]
+    pub waiting: u64,
     /// Nobody is granted it for this long, after an unclean end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delayed_ms: Option<u64>,
@@ -473,6 +476,7 @@ impl From<&LeaseView> for Lease {
             generation: view.generation.get(),
             remaining_ms: newest.map(|holding| millis(holding.remaining)),
             waiters: view.waiters.iter().map(Into::into).collect(),
+            waiting: view.waiting as u64,
             delayed_ms: view.delayed.map(millis),
             fences: view.fences.iter().map(|(name, record)| Fence::new(name, record)).collect(),
         }

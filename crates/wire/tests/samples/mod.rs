@@ -562,6 +562,7 @@ pub fn lease_view() -> LeaseView {
             remaining: Some(millis(9_300)),
             resources: vec![name("settlement/cron"), name("a")],
         }],
+        waiting: 1,
         delayed: Some(millis(1_500)),
         fences: vec![(name("postgres:orders"), fence_record())],
     }

@@ -44,6 +44,7 @@ fn held() -> Lease {
         token: Some(12),
         generation: 4,
         waiters: vec![waiter],
+        waiting: 1,
         delayed_ms: None,
     };
     shapes::lease(&lease, &[])

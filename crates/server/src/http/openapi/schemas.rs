@@ -391,6 +391,7 @@ fn leases() -> Group {
                 always("generation", count()),
                 always("remaining_ms", or_null(millis())),
                 always("waiters", list(named("Waiter"))),
+                always("waiting", count()),
                 maybe("delayed_ms", millis()),
                 maybe("fences", list(named("Fence"))),
             ]),
