@@ -38,7 +38,9 @@ pub use event::{EndReason, Event, EventKind};
 pub use fence::{Fenced, Mark, Progress};
 pub use holder::{Holder, HolderOptions, Jeopardy, LeaseEnd, LeaseState, NoPermit, Suspect, Taken};
 pub use limits::Limits;
-pub use machine::view::{Counts, LeaseView, OwnSession, SessionView, WAITERS_SHOWN_MAX, WaiterView};
+pub use machine::view::{
+    Counts, LeaseView, OwnSession, SCANNED_PER_PAGE_MAX, SessionView, WAITERS_SHOWN_MAX, WaiterView,
+};
 pub use machine::{Applied, Contradiction, Machine};
 pub use names::{FenceName, HolderName, InvalidName, RegisterKey, ResourceName, Scope};
 pub use numbers::{

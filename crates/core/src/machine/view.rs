@@ -19,6 +19,10 @@ use crate::time::ClusterTime;
 /// it must not keep everybody else waiting.
 pub const WAITERS_SHOWN_MAX: usize = 128;
 
+/// How many records one page of a list looks at. Where most are of what has ended, a page comes back short,
+/// even empty, with where to go on: whoever asks for a list must not keep everybody else waiting.
+pub const SCANNED_PER_PAGE_MAX: usize = 8_192;
+
 /// A resource as anybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseView {
@@ -215,10 +219,16 @@ impl Machine {
             _ => Bound::Included(prefix),
         };
         let mut found = Vec::new();
-        for (name, number) in self.names.range::<str, _>((from, Bound::Unbounded)) {
+        let mut last: Option<&ResourceName> = None;
+        let known = self.names.range::<str, _>((from, Bound::Unbounded));
+        for (scanned, (name, number)) in known.enumerate() {
             if !name.as_str().starts_with(prefix) {
                 break;
             }
+            if scanned == SCANNED_PER_PAGE_MAX {
+                return (found, last.cloned());
+            }
+            last = Some(name);
             if self.live_holds(self.resource(*number)).next().is_none() {
                 continue;
             }
@@ -244,7 +254,12 @@ impl Machine {
         limit: usize,
     ) -> (Vec<SessionView>, Next<SessionNumber>) {
         let mut found = Vec::new();
-        for (number, _) in self.state.sessions.iter_after(after) {
+        let mut last = None;
+        for (scanned, (number, _)) in self.state.sessions.iter_after(after).enumerate() {
+            if scanned == SCANNED_PER_PAGE_MAX {
+                return (found, last);
+            }
+            last = Some(number);
             let Some(view) = self.session_view(number) else { continue };
             if found.len() == limit {
                 let next = found.last().map(|view: &SessionView| view.session);
@@ -325,10 +340,16 @@ impl Machine {
             _ => Bound::Included(prefix),
         };
         let mut found: Vec<Register> = Vec::new();
-        for key in self.keys.range::<[u8], _>((from, Bound::Unbounded)).map(|(key, _)| key) {
+        let mut last: Option<&RegisterKey> = None;
+        let known = self.keys.range::<[u8], _>((from, Bound::Unbounded)).map(|(key, _)| key);
+        for (scanned, key) in known.enumerate() {
             if !key.as_bytes().starts_with(prefix) {
                 break;
             }
+            if scanned == SCANNED_PER_PAGE_MAX {
+                return (found, last.cloned());
+            }
+            last = Some(key);
             let register = self.shown(key);
             if register.value.is_none() {
                 continue;
@@ -397,4 +418,57 @@ pub struct Counts {
     pub waiters: usize,
     /// Registers that exist or whose guard is remembered.
     pub registers: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+    use alloc::vec;
+
+    use super::*;
+    use crate::command::{Acquire, AcquireBy, Command, Entry, Open, Policies, Wait};
+    use crate::numbers::Secret;
+    use crate::time::WallTime;
+
+    fn taken(resource: &str, secret: u64, ttl: Duration) -> Command {
+        let mut bits = [0; 16];
+        bits[..8].copy_from_slice(&secret.to_be_bytes());
+        let holder = "node-a".parse().expect("a good name");
+        let open = Open { holder, ttl, nonce: None, secret: Secret::new(bits), number: 1 };
+        Command::Acquire(alloc::boxed::Box::new(Acquire {
+            by: AcquireBy::Opening(open),
+            resources: vec![resource.parse().expect("a good name")],
+            mode: Mode::Exclusive,
+            wait: Wait::No,
+            policies: Policies::default(),
+            fences: vec![],
+        }))
+    }
+
+    #[test]
+    fn a_list_of_the_dead_is_looked_at_page_by_page() {
+        let (short, long) = (Duration::from_secs(2), Duration::from_secs(60));
+        let many = 2 * SCANNED_PER_PAGE_MAX + 10;
+        let mut commands: Vec<Command> =
+            (0..many).map(|number| taken(&format!("a/{number:06}"), number as u64, short)).collect();
+        commands.push(taken("a/living", many as u64, long));
+        let mut machine = Machine::default();
+        let mut apply = |micros, commands| {
+            let at = ClusterTime::from_micros(micros);
+            machine.apply(Entry { at, wall: WallTime::default(), renewals: vec![], commands });
+        };
+        apply(1_000_000, commands);
+        apply(9_000_000, vec![]);
+
+        let (mut after, mut pages) = (None, vec![]);
+        loop {
+            let (found, next) = machine.leases("a/", after.as_ref(), 10);
+            pages.push(found.len());
+            after = next;
+            if after.is_none() {
+                break;
+            }
+        }
+        assert_eq!(pages, [0, 0, 1], "the living one is found, and no page looks at everything");
+    }
 }

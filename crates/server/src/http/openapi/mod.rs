@@ -316,7 +316,7 @@ fn limit() -> Value {
 fn after_name() -> Value {
     query(
         "after",
-        "Only those whose names come after this one: the `next` of the page before.",
+        "Only those whose names come after this one: the `next` of the page before. A page may be short, even empty, and yet have a `next`.",
         json!({"type": "string"}),
     )
 }
