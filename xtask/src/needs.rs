@@ -27,6 +27,8 @@ pub struct Need {
 pub const NEEDS: &[Need] = &[
     Need { program: "c++", used_for: "building the fuzzing engine", source: Source::Debian("g++") },
     Need { program: "curl", used_for: "typing what the README says", source: Source::Debian("curl") },
+    Need { program: "ip", used_for: "networks that can be cut", source: Source::Debian("iproute2") },
+    Need { program: "nft", used_for: "cutting them", source: Source::Debian("nftables") },
     Need {
         program: "strace",
         used_for: "seeing that data is synced before it is acknowledged; stalling a sync",

@@ -1,7 +1,9 @@
 //! Several `tenure serve` processes that form one cluster.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::lan::Lan;
 use crate::node::{Node, NodeOptions, free_address};
 use crate::wait::{until, until_some};
 
@@ -14,25 +16,46 @@ pub struct Cluster {
     name: String,
     nodes: Vec<Node>,
     peers: Vec<String>,
+    /// Dropped after the nodes that run in it.
+    lan: Option<Lan>,
 }
 
 impl Cluster {
     /// Prepares nodes that know of each other, without starting them.
     pub fn prepare(name: &str, count: usize) -> Self {
         let peers: Vec<String> = (1..=count).map(|number| format!("{number}={}", free_address())).collect();
-        let mut cluster = Self { name: name.to_owned(), nodes: Vec::new(), peers };
+        let mut cluster = Self { name: name.to_owned(), nodes: Vec::new(), peers, lan: None };
         cluster.nodes = (1..=count).map(|number| cluster.new_node(number)).collect();
         cluster
+    }
+
+    /// Starts a cluster whose nodes are the machines of a network.
+    pub fn start_in(name: &str, lan: Lan) -> Self {
+        let count = lan.nodes();
+        let peers = (1..=count).map(|number| format!("{number}={}:7500", lan.address(number))).collect();
+        let mut cluster = Self { name: name.to_owned(), nodes: Vec::new(), peers, lan: Some(lan) };
+        cluster.nodes = (1..=count).map(|number| cluster.new_node(number)).collect();
+        cluster.start_all();
+        cluster
+    }
+
+    /// The network that it was started in.
+    pub fn lan(&self) -> &Lan {
+        self.lan.as_ref().expect("it was started in a network")
     }
 
     /// Starts a cluster on fresh data and waits until every node serves.
     pub fn start(name: &str, count: usize) -> Self {
         let mut cluster = Self::prepare(name, count);
-        for node in &mut cluster.nodes {
+        cluster.start_all();
+        cluster
+    }
+
+    fn start_all(&mut self) {
+        for node in &mut self.nodes {
             node.spawn();
         }
-        cluster.wait_ready();
-        cluster
+        self.wait_ready();
     }
 
     /// Prepares one more node, which knows of all others and itself, and gives its number and peer address as
@@ -47,8 +70,13 @@ impl Cluster {
     }
 
     fn new_node(&self, number: usize) -> Node {
-        let arguments = ["--node", &number.to_string(), "--peers", &self.peers.join(",")].map(String::from);
-        let options = NodeOptions { arguments: arguments.to_vec(), ..NodeOptions::default() };
+        let mut arguments =
+            ["--node", &number.to_string(), "--peers", &self.peers.join(",")].map(String::from).to_vec();
+        let placed = self.lan.as_ref().map(|lan| {
+            arguments.push("--insecure".to_owned());
+            (lan.namespace(number), SocketAddr::new(lan.address(number), 7400))
+        });
+        let options = NodeOptions { arguments, placed, ..NodeOptions::default() };
         Node::prepare(&format!("{}-{number}", self.name), options)
     }
 
@@ -63,6 +91,19 @@ impl Cluster {
     /// How many nodes there are.
     pub fn count(&self) -> usize {
         self.nodes.len()
+    }
+
+    /// Where clients reach the nodes, in their order.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.nodes.iter().map(Node::address).collect()
+    }
+
+    /// The same, beginning with another node.
+    pub fn addresses_from(&self, first: usize) -> Vec<SocketAddr> {
+        let mut addresses = self.addresses();
+        let count = addresses.len();
+        addresses.rotate_left(first % count);
+        addresses
     }
 
     /// A node by its number.

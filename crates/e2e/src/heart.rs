@@ -36,9 +36,15 @@ pub struct Heart {
 impl Heart {
     /// Renews all `sessions` every `every`, each round in as few calls as needed.
     pub fn start(address: SocketAddr, sessions: Vec<String>, every: Duration) -> Self {
+        Self::start_at(&[address], sessions, every)
+    }
+
+    /// The same, at whichever of these nodes answers.
+    pub fn start_at(addresses: &[SocketAddr], sessions: Vec<String>, every: Duration) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
-        let thread = std::thread::spawn(move || beat(address, sessions, every, &stopped));
+        let addresses = addresses.to_vec();
+        let thread = std::thread::spawn(move || beat(&addresses, sessions, every, &stopped));
         Self { stop, thread }
     }
 
@@ -49,10 +55,17 @@ impl Heart {
     }
 }
 
-fn beat(address: SocketAddr, mut sessions: Vec<String>, every: Duration, stop: &AtomicBool) -> HeartReport {
+fn beat(
+    addresses: &[SocketAddr],
+    mut sessions: Vec<String>,
+    every: Duration,
+    stop: &AtomicBool,
+) -> HeartReport {
     let mut report = HeartReport::default();
     // A call that hangs is given up after one interval and made again, as any client would.
-    let mut http = Http::new(address).with_limit(every.max(Duration::from_millis(50)));
+    let within = every.max(Duration::from_millis(50));
+    let mut callers = addresses.iter().cycle().map(|address| Http::new(*address).with_limit(within));
+    let mut http = callers.next().expect("a node to ask");
     let mut number = 0;
     let mut acknowledged = Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -69,6 +82,7 @@ fn beat(address: SocketAddr, mut sessions: Vec<String>, every: Duration, stop: &
                 None => {
                     report.unanswered += 1;
                     whole = false;
+                    http = callers.next().expect("it goes round");
                 }
             }
         }

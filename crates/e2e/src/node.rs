@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 
 use crate::http::Http;
-use crate::program::tenure_binary;
+use crate::program::{find, tenure_binary};
 use crate::scratch::Scratch;
 use crate::wait::{until, until_some};
 
@@ -27,6 +27,8 @@ pub struct NodeOptions {
     pub arguments: Vec<String>,
     /// Further variables of its environment.
     pub environment: Vec<(String, String)>,
+    /// The network namespace to run in, and where to listen there; otherwise a free port of this machine.
+    pub placed: Option<(String, SocketAddr)>,
 }
 
 /// A node and its data. It is killed when dropped; its log is shown if the test failed.
@@ -55,7 +57,8 @@ impl Node {
     /// A node with fresh data that has yet to be started.
     pub fn prepare(name: &str, options: NodeOptions) -> Self {
         raise_file_limit();
-        Self { address: free_address(), scratch: Scratch::new(name), options, child: None }
+        let address = options.placed.as_ref().map_or_else(free_address, |(_, address)| *address);
+        Self { address, scratch: Scratch::new(name), options, child: None }
     }
 
     /// Starts the process without waiting for it to serve.
@@ -63,7 +66,15 @@ impl Node {
         assert!(self.child.is_none(), "the node is running already");
         let log =
             File::options().create(true).append(true).open(self.log_path()).expect("a log can be written");
-        let mut command = Command::new(tenure_binary());
+        let mut command = match &self.options.placed {
+            None => Command::new(tenure_binary()),
+            Some((namespace, _)) => {
+                // It becomes the program that it is given, so signals reach the node itself.
+                let mut command = Command::new(find("ip").expect("a namespace was made with it"));
+                command.args(["netns", "exec", namespace]).arg(tenure_binary());
+                command
+            }
+        };
         command.arg("serve").arg("--listen").arg(self.address.to_string());
         command.arg("--data-dir").arg(self.data_path()).args(&self.options.arguments);
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));

@@ -64,8 +64,13 @@ pub fn find(program: &str) -> Option<PathBuf> {
 pub fn skipped_without(program: &str, test: &str) -> bool {
     let missing = find(program).is_none();
     if missing {
-        // A closed stderr is no reason to fail.
-        let _ = writeln!(std::io::stderr(), "\nskipped: {test} needs {program}");
+        skipped(&format!("{test} needs {program}"));
     }
     missing
+}
+
+/// Says why a test is skipped, so that it is counted.
+pub(crate) fn skipped(why: &str) {
+    // A closed stderr is no reason to fail.
+    let _ = writeln!(std::io::stderr(), "\nskipped: {why}");
 }

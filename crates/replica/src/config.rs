@@ -1,6 +1,7 @@
 //! What a replica is told at its start. Values only; nothing is read from the environment here.
 
 use crate::NodeId;
+use crate::peer::Versions;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub struct Config {
     pub snapshot: SnapshotOptions,
     /// Where blocking work runs.
     pub execution: Execution,
+    /// Which peer protocols are spoken: what this program speaks, unless an upgrade is rehearsed.
+    pub versions: Versions,
     /// Where the bits of a new identity come from.
     pub entropy: Entropy,
     /// How durations are measured, for the status.
@@ -38,6 +41,7 @@ impl Config {
             log: LogOptions::default(),
             snapshot: SnapshotOptions::default(),
             execution: Execution::default(),
+            versions: Versions::default(),
             entropy: Entropy::default(),
             stopwatch: Stopwatch::default(),
         }

@@ -27,7 +27,7 @@ pub use engine::seed_elections;
 pub use error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
 pub use leadership::{Leadership, Office};
 pub use machine::StateMachine;
-pub use peer::{ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork};
+pub use peer::{ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork, Versions};
 pub use replica::{Proposal, Replica};
 pub use status::{Histogram, LogStatus, PeerStatus, Role, Status, SyncStatus};
 

@@ -6,7 +6,7 @@ use crate::disk::Disk;
 use crate::engine::{Applier, Engine, LogStore, Machinery, Member, Payload, Types, settings};
 use crate::error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
 use crate::leadership::{self, Leadership, Office};
-use crate::peer::{self, ForwardHandler, Host, Links, Listener, Network};
+use crate::peer::{self, ForwardHandler, Host, Links, Listener, Network, Spoken};
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Done, Job, LogId, Meter, Queue, Writer};
 use crate::{Config, NodeId, StateMachine, Status, status};
@@ -46,6 +46,7 @@ struct Parts {
     leadership: watch::Receiver<Leadership>,
     failure: watch::Receiver<Option<String>>,
     links: Links,
+    spoken: Arc<Spoken>,
     network: Arc<dyn Network>,
     handler: Arc<RwLock<Option<Arc<dyn ForwardHandler>>>>,
     /// What listens to peers and what looks for them.
@@ -142,7 +143,7 @@ impl<M: StateMachine> Replica<M> {
         let identity = self.parts.directory.identity();
         let failure = self.parts.failure.borrow().clone();
         let metrics = self.parts.engine.metrics().borrow_watched().clone();
-        status::assemble(identity, &metrics, self.parts.meter.status(), failure)
+        status::assemble(identity, &self.parts.spoken, &metrics, self.parts.meter.status(), failure)
     }
 
     /// Resolves when the replica has failed for good; never on a graceful shutdown.
@@ -235,7 +236,7 @@ impl<M: StateMachine> Replica<M> {
     /// Asks who listens at `address`: the identity of the data directory of `node`, which need not be a
     /// member yet. It is refused if that node has a part in another cluster, or was a voter and has been wiped.
     pub async fn identity_of(&self, node: NodeId, address: &str) -> Result<String, MembershipError> {
-        let ours = self.parts.directory.identity();
+        let ours = (self.parts.directory.identity(), self.parts.config.versions);
         let heard =
             peer::probe(&*self.parts.network, ours, node, address, self.parts.config.timing.election_max)
                 .await
@@ -318,7 +319,9 @@ fn assemble(
         let io = |error| StartError::Io("cannot start the log".into(), error);
         let (queue, closed) = Queue::start(writer, disk, config.execution, lock).map_err(io)?;
 
-        let links = Links::new(network.clone(), directory.clone(), config.timing, config.execution);
+        let spoken = Arc::new(Spoken::new(config.versions));
+        let links =
+            Links::new(network.clone(), directory.clone(), spoken.clone(), config.timing, config.execution);
         let (applied, applied_seen) = watch::channel::<Option<LogId>>(None);
         let applier =
             Applier::new(machine, store.clone(), config.execution, meter.clone(), applied, failed.clone());
@@ -334,8 +337,8 @@ fn assemble(
             None => found_alone(&config, &directory, &engine).await?,
             Some(listener) => {
                 let (engine, directory) = (engine.clone(), directory.clone());
-                let host =
-                    Host { engine, directory, store, execution: config.execution, handler: handler.clone() };
+                let (spoken, handler) = (spoken.clone(), handler.clone());
+                let host = Host { engine, directory, spoken, store, execution: config.execution, handler };
                 tasks.push(peer::listen(Arc::new(host), listener));
             }
         }
@@ -356,6 +359,7 @@ fn assemble(
             leadership: leadership::observe(&engine, applied_seen),
             failure,
             links,
+            spoken,
             network,
             handler,
             tasks: Mutex::new(tasks),

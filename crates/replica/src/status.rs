@@ -3,6 +3,7 @@
 use crate::NodeId;
 use crate::data_dir::Identity;
 use crate::engine::Types;
+use crate::peer::Spoken;
 use openraft::{Instant, RaftMetrics, ServerState};
 use std::time::Duration;
 
@@ -37,6 +38,8 @@ pub struct Status {
     pub purged: Option<u64>,
     /// On a leader: how long ago a quorum last acknowledged it.
     pub quorum_acknowledged_ago: Option<Duration>,
+    /// The newest peer protocol that all members understand, as far as this node has heard.
+    pub protocol: u16,
     /// All other members, as the leader sees them (elsewhere without progress).
     pub peers: Vec<PeerStatus>,
     /// The log on disk.
@@ -122,6 +125,7 @@ pub struct Histogram {
 /// Puts together what the engine and the log say.
 pub(crate) fn assemble(
     identity: Identity,
+    spoken: &Spoken,
     metrics: &RaftMetrics<Types>,
     log: LogStatus,
     failure: Option<String>,
@@ -142,8 +146,10 @@ pub(crate) fn assemble(
             heard_ago: heard.and_then(|heard| heard.as_ref().map(|instant| instant.elapsed())),
         }
     });
+    let others = membership.nodes().map(|(node, _)| *node).filter(|node| *node != identity.node);
     Status {
         node: identity.node,
+        protocol: spoken.common(others),
         identity: format!("{:032x}", identity.identity),
         cluster: identity.cluster.map(|cluster| format!("{cluster:032x}")),
         role: match metrics.state {

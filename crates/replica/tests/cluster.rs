@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tenure_replica::{
     BarrierError, Config, ForwardError, ForwardHandler, MembershipError, NodeId, Office, ProposeError,
-    Replica, Role, SimDisk, TcpNetwork,
+    Replica, Role, SimDisk, TcpNetwork, Versions,
 };
 
 /// Far more than anything here takes; a test that runs into it has failed.
@@ -271,6 +271,37 @@ async fn a_node_that_fell_far_behind_catches_up_by_snapshot() {
     cluster.kill(third, 3).await;
     cluster.write(b"with the other two", &[]).await;
     assert_eq!(cluster.agreed().await.len(), 201);
+    cluster.stop().await;
+}
+
+/// The next release speaks one version more. Node by node it takes the place of this one; what it alone understands
+/// is not used before the last has followed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_upgrade_uses_only_what_all_understand() {
+    const OLD: Versions = Versions { oldest: 1, newest: 1 };
+    const NEW: Versions = Versions { oldest: 1, newest: 2 };
+    let mut cluster = Cluster::formed(3).await;
+    let mut expected = vec![b"before".to_vec()];
+    cluster.write(b"before", &[]).await;
+    for node in 1..=3 {
+        cluster.kill(node, node).await;
+        cluster.tune = |config| config.versions = NEW;
+        cluster.start(node).await;
+        let entry = number(node);
+        cluster.write(&entry, &[]).await;
+        expected.push(entry);
+        assert_eq!(cluster.agreed().await, expected);
+        // Whoever leads has talked to everybody.
+        let (leader, _) = cluster.leader().await;
+        let common = if node == 3 { NEW.newest } else { OLD.newest };
+        cluster.until(|| cluster.nodes[&leader].status().protocol == common).await;
+    }
+    // A release too far: it is turned away, and the others go on without it.
+    cluster.kill(3, 9).await;
+    cluster.tune = |config| config.versions = Versions { oldest: 3, newest: 4 };
+    cluster.start(3).await;
+    cluster.write(b"without the third", &[3]).await;
+    assert!(!entries(&cluster.nodes[&3]).contains(&b"without the third".to_vec()));
     cluster.stop().await;
 }
 

@@ -226,6 +226,8 @@ fn render_replica(node: &Node, page: &mut Page) {
         .value(replica.leader.unwrap_or(0));
     page.gauge("tenure_is_leader", "1 on the node that leads.").value(u8::from(replica.role == Role::Leader));
     page.gauge("tenure_term", "The current term.").value(replica.term);
+    page.gauge("tenure_peer_protocol", "The newest peer protocol that all members understand.")
+        .value(replica.protocol);
     page.gauge("tenure_voters", "Members that vote.").value(replica.voters.len());
     page.gauge("tenure_log_last_index", "The last entry in this node's log.")
         .value(replica.last_log_index.unwrap_or(0));
@@ -234,6 +236,8 @@ fn render_replica(node: &Node, page: &mut Page) {
     page.gauge("tenure_log_applied_index", "The last entry applied.").value(replica.applied.unwrap_or(0));
     page.gauge("tenure_snapshot_index", "The last entry covered by a snapshot.")
         .value(replica.snapshot_index.unwrap_or(0));
+    page.gauge("tenure_log_purged_index", "The last entry that a snapshot has replaced in the log.")
+        .value(replica.purged.unwrap_or(0));
     page.gauge("tenure_log_disk_bytes", "Size of the log's files.").value(replica.log.disk_bytes);
     page.gauge("tenure_log_segments", "Files of the log.").value(replica.log.segments);
     page.counter("tenure_log_written_bytes_total", "Bytes written to the log since the start.")

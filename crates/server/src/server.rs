@@ -10,7 +10,7 @@ use futures_util::future::BoxFuture;
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{Moment, Settings};
 use tenure_replica::{
-    Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork, Timing,
+    Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork, Timing, Versions,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -114,6 +114,7 @@ impl Server {
                 log: config.log,
                 snapshot: config.snapshot,
                 execution: world.execution,
+                versions: Versions::default(),
                 entropy: world.entropy.clone(),
                 stopwatch: Stopwatch::from_source(move || Moment::longest_since(clock.now(), origin)),
             },

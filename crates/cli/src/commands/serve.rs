@@ -81,10 +81,11 @@ impl FromStr for LogLevel {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let targets = text.parse::<Targets>().map_err(|error| error.to_string())?;
-        // The engine tells of every message at `debug` and of every step at `info`; whoever wants that names it.
+        // The engine tells of every message at `debug`, of every step at `info`, and of an unreachable peer many times
+        // a second at `warn`, of which the replica tells once; whoever wants all of that names it.
         let quiet = |targets: Targets| match text.contains("openraft") {
             true => targets,
-            false => targets.with_target("openraft", tracing_subscriber::filter::LevelFilter::WARN),
+            false => targets.with_target("openraft", tracing_subscriber::filter::LevelFilter::ERROR),
         };
         Ok(LogLevel(quiet(targets)))
     }

@@ -5,7 +5,7 @@
 //! trying again is the engine's business, not ours.
 
 use super::frame::{self, Frame, FrameReader};
-use super::handshake::{Hello, Purpose};
+use super::handshake::{Hello, Purpose, Spoken};
 use super::message::kind;
 use super::network::{Network, Stream};
 use crate::NodeId;
@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 pub(crate) struct Target {
     pub network: Arc<dyn Network>,
     pub directory: Arc<DataDir>,
+    pub spoken: Arc<Spoken>,
     pub node: NodeId,
     pub address: String,
     /// The identity that the membership names; none if there is no membership to name one.
@@ -86,12 +87,18 @@ async fn serve(
     own: mpsc::WeakUnboundedSender<Call>,
 ) {
     let mut last_refusal = String::new();
+    let mut reachable = true;
+    // Both connections to a peer fail together; one of them tells.
+    let tells = purpose == Purpose::Consensus;
     while let Some(first) = calls.recv().await {
         if first.answer.is_closed() {
             continue; // nobody waits for it any more
         }
         match connect(&target, purpose).await {
             Ok((reader, writer)) => {
+                if !std::mem::replace(&mut reachable, true) && tells {
+                    tracing::info!(node = target.node, "a peer is reached again");
+                }
                 let owed = Arc::new(Mutex::new(Owed::default()));
                 let error = tokio::select! {
                     biased;
@@ -108,7 +115,10 @@ async fn serve(
                     tracing::warn!(node = target.node, %refusal, "no connection to a peer");
                     last_refusal = refusal;
                 }
-                tracing::debug!(node = target.node, ?purpose, %error, "a peer cannot be reached");
+                let news = std::mem::replace(&mut reachable, false) && tells;
+                if news && error.kind() != io::ErrorKind::PermissionDenied {
+                    tracing::warn!(node = target.node, address = %target.address, %error, "a peer cannot be reached");
+                }
                 let _ = first.answer.send(Err(io::Error::new(error.kind(), error.to_string())));
                 // Those that queued up meanwhile would only find the same.
                 while let Ok(call) = calls.try_recv() {
@@ -127,7 +137,7 @@ async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
         let stream = target.network.connect(&target.address).await?;
         let (reader, writer) = tokio::io::split(stream);
         let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
-        let mut hello = Hello::new(purpose, target.directory.identity(), target.node);
+        let mut hello = Hello::new(purpose, target.directory.identity(), target.node, target.spoken.own());
         hello.remembered = target.identity;
         hello.send(&mut writer).await?;
         let answer = Hello::receive(&mut reader).await?;
@@ -136,9 +146,10 @@ async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
     let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
     let (mut reader, writer, answer) =
         tokio::time::timeout(target.patience, attempt).await.map_err(timed_out)??;
-    let objection = answer.objection(target.directory.identity(), target.identity);
-    match answer.refusal.or(objection) {
+    let objection = answer.objection(target.directory.identity(), target.spoken.own(), target.identity);
+    match answer.refusal.clone().or(objection) {
         None => {
+            target.spoken.hear(&answer);
             reader.trust();
             Ok((reader, writer))
         }

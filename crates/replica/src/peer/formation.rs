@@ -6,7 +6,7 @@
 //! promised something. A node with data never comes here.
 
 use super::frame::FrameReader;
-use super::handshake::{Hello, Purpose, forgotten};
+use super::handshake::{Hello, Purpose, Versions, forgotten};
 use super::network::Network;
 use crate::data_dir::{DataDir, Identity};
 use crate::engine::{Engine, Member};
@@ -80,7 +80,7 @@ pub(crate) async fn form(
         let ours = directory.identity();
         let mut heard = BTreeMap::new();
         for (node, address) in config.peers.iter().filter(|(node, _)| **node != ours.node) {
-            match probe(network, ours, *node, address, config.timing.election_max).await {
+            match probe(network, (ours, config.versions), *node, address, config.timing.election_max).await {
                 Ok(answer) => drop(heard.insert(*node, answer)),
                 Err(error) => tracing::debug!(node, %address, %error, "no answer from a peer yet"),
             }
@@ -117,14 +117,14 @@ pub(crate) async fn form(
 /// Asks one peer who it is.
 pub(crate) async fn probe(
     network: &dyn Network,
-    ours: Identity,
+    (ours, versions): (Identity, Versions),
     node: NodeId,
     address: &str,
     patience: Duration,
 ) -> io::Result<Heard> {
     let ask = async {
         let mut stream = network.connect(address).await?;
-        Hello::new(Purpose::Probe, ours, node).send(&mut stream).await?;
+        Hello::new(Purpose::Probe, ours, node, versions).send(&mut stream).await?;
         Hello::receive(&mut FrameReader::new(stream)).await
     };
     let answer =

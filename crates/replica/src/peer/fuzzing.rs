@@ -1,7 +1,7 @@
 //! Ways in for the fuzz targets: everything that a peer, or whoever pretends to be one, can make us read.
 
 use super::frame::{Frame, FrameReader};
-use super::handshake::{Hello, Purpose};
+use super::handshake::{Hello, Purpose, Versions};
 use super::message::{self, kind};
 use crate::data_dir::Identity;
 use bytes::Bytes;
@@ -36,7 +36,7 @@ pub fn bodies(bytes: &[u8]) {
 /// A handshake, to start from.
 pub fn sample() -> Vec<u8> {
     let from = Identity { node: 2, identity: 20, cluster: Some(7) };
-    let mut hello = Hello::new(Purpose::Consensus, from, 1);
+    let mut hello = Hello::new(Purpose::Consensus, from, 1, Versions::default());
     hello.remembered = Some(10);
     let mut bytes = Vec::new();
     ready(hello.send(&mut bytes)).expect("memory takes every write");
@@ -46,7 +46,7 @@ pub fn sample() -> Vec<u8> {
 fn hello_is_judged(hello: &Hello) {
     let ours = Identity { node: 1, identity: 10, cluster: Some(7) };
     for remembered in [None, Some(20)] {
-        let _ = hello.objection(ours, remembered);
+        let _ = hello.objection(ours, Versions::default(), remembered);
     }
 }
 

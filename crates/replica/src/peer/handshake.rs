@@ -8,16 +8,67 @@ use super::frame::{self, Frame, FrameReader};
 use crate::NodeId;
 use crate::data_dir::Identity;
 use bytes::{Buf, BufMut, Bytes};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TENUREPR");
 /// The kind of a handshake's frame.
 const HELLO: u8 = 0;
-/// The oldest and the newest protocol this program speaks. A rolling upgrade needs the ranges of
-/// neighbouring releases to overlap.
-const VERSION_MIN: u16 = 1;
-const VERSION_MAX: u16 = 1;
+/// The versions of the peer protocol that a program speaks. A rolling upgrade needs the ranges of neighbouring
+/// releases to overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// The oldest.
+    pub oldest: u16,
+    /// The newest.
+    pub newest: u16,
+}
+
+impl Default for Versions {
+    /// What this program speaks.
+    fn default() -> Self {
+        Self { oldest: 1, newest: 1 }
+    }
+}
+
+impl fmt::Display for Versions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} to {}", self.oldest, self.newest)
+    }
+}
+
+/// What this node speaks, and what the others said that they speak.
+#[derive(Debug, Default)]
+pub(crate) struct Spoken {
+    own: Versions,
+    heard: Mutex<BTreeMap<NodeId, Versions>>,
+}
+
+impl Spoken {
+    pub fn new(own: Versions) -> Self {
+        Self { own, heard: Mutex::default() }
+    }
+
+    pub fn own(&self) -> Versions {
+        self.own
+    }
+
+    /// Takes in what a peer said. A restarted one may speak something else than before.
+    pub fn hear(&self, hello: &Hello) {
+        self.heard.lock().insert(hello.from.node, hello.versions);
+    }
+
+    /// The newest version that this node and these understand: all that may be used among them. A member that
+    /// was not heard of yet is taken to understand no more than the oldest.
+    pub fn common(&self, others: impl IntoIterator<Item = NodeId>) -> u16 {
+        let heard = self.heard.lock();
+        let newest = |node| heard.get(&node).map_or(self.own.oldest, |versions| versions.newest);
+        others.into_iter().map(newest).fold(self.own.newest, u16::min)
+    }
+}
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,25 +93,23 @@ pub(crate) struct Hello {
     pub remembered: Option<u128>,
     /// Why the speaker will not talk, if it will not.
     pub refusal: Option<String>,
-    version_min: u16,
-    version_max: u16,
+    /// What the speaker understands.
+    pub versions: Versions,
 }
 
 impl Hello {
-    pub fn new(purpose: Purpose, from: Identity, to: NodeId) -> Self {
-        let (version_min, version_max) = (VERSION_MIN, VERSION_MAX);
-        Self { purpose, from, to, remembered: None, refusal: None, version_min, version_max }
+    pub fn new(purpose: Purpose, from: Identity, to: NodeId, versions: Versions) -> Self {
+        Self { purpose, from, to, remembered: None, refusal: None, versions }
     }
 
-    /// Why we do not talk to whoever said this, if we do not. `remembered` is the identity that our
-    /// membership names for that node.
-    pub fn objection(&self, ours: Identity, remembered: Option<u128>) -> Option<String> {
+    /// Why we, who speak `versions`, do not talk to whoever said this, if we do not. `remembered` is the
+    /// identity that our membership names for that node.
+    pub fn objection(&self, ours: Identity, versions: Versions, remembered: Option<u128>) -> Option<String> {
         let node = self.from.node;
-        if self.version_min > VERSION_MAX || self.version_max < VERSION_MIN {
+        if self.versions.oldest > versions.newest || self.versions.newest < versions.oldest {
             return Some(format!(
-                "node {node} speaks peer protocol {} to {}, node {} speaks {VERSION_MIN} to {VERSION_MAX}: upgrade one \
-                 minor version at a time",
-                self.version_min, self.version_max, ours.node
+                "node {node} speaks peer protocol {}, node {} speaks {versions}: upgrade one minor version at a time",
+                self.versions, ours.node
             ));
         }
         if self.to != ours.node {
@@ -82,8 +131,8 @@ impl Hello {
     fn encode(&self) -> Bytes {
         let mut output = Vec::new();
         output.put_u64_le(MAGIC);
-        output.put_u16_le(self.version_min);
-        output.put_u16_le(self.version_max);
+        output.put_u16_le(self.versions.oldest);
+        output.put_u16_le(self.versions.newest);
         output.put_u8(self.purpose as u8);
         output.put_u64_le(self.from.node);
         output.put_u128_le(self.from.identity);
@@ -101,8 +150,8 @@ impl Hello {
         if input.try_get_u64_le().ok()? != MAGIC {
             return None;
         }
-        let version_min = input.try_get_u16_le().ok()?;
-        let version_max = input.try_get_u16_le().ok()?;
+        let oldest = input.try_get_u16_le().ok()?;
+        let newest = input.try_get_u16_le().ok()?;
         let purpose = match input.try_get_u8().ok()? {
             1 => Purpose::Probe,
             2 => Purpose::Consensus,
@@ -127,8 +176,7 @@ impl Hello {
             to,
             remembered,
             refusal: refused.then_some(text),
-            version_min,
-            version_max,
+            versions: Versions { oldest, newest },
         })
     }
 
@@ -165,7 +213,8 @@ mod tests {
 
     #[test]
     fn what_is_said_is_heard() {
-        let mut hello = Hello::new(Purpose::Bulk, identity(3, 1 << 100, Some(9)), 4);
+        let versions = Versions { oldest: 3, newest: 5 };
+        let mut hello = Hello::new(Purpose::Bulk, identity(3, 1 << 100, Some(9)), 4, versions);
         hello.remembered = Some(5);
         hello.refusal = Some("no".into());
         let bytes = hello.encode();
@@ -178,16 +227,36 @@ mod tests {
     #[test]
     fn strangers_are_turned_away() {
         let ours = identity(1, 10, Some(7));
-        let hello = |theirs, to| Hello::new(Purpose::Consensus, theirs, to);
-        assert_eq!(hello(identity(2, 20, Some(7)), 1).objection(ours, Some(20)), None);
-        assert_eq!(hello(identity(2, 20, None), 1).objection(ours, None), None);
-        let objection = |hello: Hello, remembered| hello.objection(ours, remembered).expect("an objection");
+        let versions = Versions::default();
+        let hello = |theirs, to| Hello::new(Purpose::Consensus, theirs, to, versions);
+        assert_eq!(hello(identity(2, 20, Some(7)), 1).objection(ours, versions, Some(20)), None);
+        assert_eq!(hello(identity(2, 20, None), 1).objection(ours, versions, None), None);
+        let objection =
+            |hello: Hello, remembered| hello.objection(ours, versions, remembered).expect("an objection");
         assert!(objection(hello(identity(2, 20, Some(8)), 1), None).contains("another cluster"));
         assert!(objection(hello(identity(2, 20, Some(7)), 3), None).contains("not node 3"));
         assert!(objection(hello(identity(2, 21, Some(7)), 1), Some(20)).contains("never used"));
         let wiped = Hello { remembered: Some(11), ..hello(identity(2, 20, Some(7)), 1) };
         assert!(objection(wiped, Some(20)).contains("node 1 is known"));
-        let newer = Hello { version_min: 2, version_max: 3, ..hello(identity(2, 20, None), 1) };
-        assert!(objection(newer, None).contains("one minor version at a time"));
+        let newer = Versions { oldest: 2, newest: 3 };
+        let newer = Hello { versions: newer, ..hello(identity(2, 20, None), 1) };
+        assert!(objection(newer.clone(), None).contains("one minor version at a time"));
+        let both = Versions { oldest: 1, newest: 2 };
+        assert_eq!(newer.objection(ours, both, None), None, "neighbouring releases understand each other");
+    }
+
+    #[test]
+    fn only_what_all_understand_is_used() {
+        let spoken = Spoken::new(Versions { oldest: 1, newest: 3 });
+        assert_eq!(spoken.common([]), 3, "alone");
+        assert_eq!(spoken.common([2]), 1, "nobody knows what it speaks");
+        let said = |node, newest| {
+            Hello::new(Purpose::Bulk, identity(node, 1, None), 1, Versions { oldest: 1, newest })
+        };
+        spoken.hear(&said(2, 2));
+        spoken.hear(&said(3, 4));
+        assert_eq!((spoken.common([2, 3]), spoken.common([3])), (2, 3));
+        spoken.hear(&said(2, 3));
+        assert_eq!(spoken.common([2, 3]), 3, "upgraded");
     }
 }

@@ -1,7 +1,7 @@
 //! The engine's network: calls to peers, over channels that all its clients share.
 
 use super::channel::{Channel, Target};
-use super::handshake::Purpose;
+use super::handshake::{Purpose, Spoken};
 use super::message::{self, kind};
 use super::network::Network;
 use crate::NodeId;
@@ -40,6 +40,7 @@ pub(crate) struct Links(Arc<Shared>);
 struct Shared {
     network: Arc<dyn Network>,
     directory: Arc<DataDir>,
+    spoken: Arc<Spoken>,
     execution: Execution,
     patience: Duration,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
@@ -56,12 +57,13 @@ impl Links {
     pub fn new(
         network: Arc<dyn Network>,
         directory: Arc<DataDir>,
+        spoken: Arc<Spoken>,
         timing: Timing,
         execution: Execution,
     ) -> Self {
         let peers = Mutex::default();
         let patience = timing.election_max;
-        Self(Arc::new(Shared { network, directory, execution, patience, peers }))
+        Self(Arc::new(Shared { network, directory, spoken, execution, patience, peers }))
     }
 
     /// The channels to a member; new ones if it has moved.
@@ -73,6 +75,7 @@ impl Links {
         let target = Target {
             network: self.0.network.clone(),
             directory: self.0.directory.clone(),
+            spoken: self.0.spoken.clone(),
             node,
             address: member.address.clone(),
             identity: Some(member.identity),

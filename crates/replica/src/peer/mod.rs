@@ -19,6 +19,8 @@ mod server;
 mod tcp;
 
 pub(crate) use formation::{form, probe};
+pub(crate) use handshake::Spoken;
+pub use handshake::Versions;
 pub(crate) use link::Links;
 pub use network::{ForwardHandler, Listener, Network, NoNetwork, Stream};
 pub(crate) use server::{Host, listen};

@@ -1,7 +1,7 @@
 //! The side that listens: who may speak, and what becomes of what they say.
 
 use super::frame::{self, Frame, FrameReader};
-use super::handshake::{Hello, Purpose};
+use super::handshake::{Hello, Purpose, Spoken};
 use super::message::{self, kind};
 use super::network::{ForwardHandler, Listener, Stream};
 use super::pipeline::Pipeline;
@@ -36,6 +36,7 @@ const REQUESTS_MAX: usize = 1024;
 pub(crate) struct Host {
     pub engine: Engine,
     pub directory: Arc<DataDir>,
+    pub spoken: Arc<Spoken>,
     pub store: SnapshotStore,
     pub execution: Execution,
     pub handler: Arc<RwLock<Option<Arc<dyn ForwardHandler>>>>,
@@ -146,9 +147,12 @@ impl Host {
     fn greet(&self, hello: &Hello) -> Hello {
         let ours = self.directory.identity();
         let remembered = self.remembered(hello.from.node);
-        let mut answer = Hello::new(hello.purpose, ours, hello.from.node);
+        let mut answer = Hello::new(hello.purpose, ours, hello.from.node, self.spoken.own());
         answer.remembered = remembered;
-        answer.refusal = hello.objection(ours, remembered);
+        answer.refusal = hello.objection(ours, self.spoken.own(), remembered);
+        if answer.refusal.is_none() && hello.purpose != Purpose::Probe {
+            self.spoken.hear(hello);
+        }
         if let Some(refusal) = &answer.refusal {
             // Whoever was turned away says so loudly, once; it will try again many times.
             tracing::debug!(from = hello.from.node, %refusal, "a peer was turned away");

@@ -1,0 +1,152 @@
+//! A leader that is cut off: from its peers it acknowledges nothing more, from its clients it loses nothing
+//! (`acknowledged_is_kept`, `tokens_rise`), and service goes on or comes back.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tenure_e2e::{Cluster, Heart, Http, Lan, Promised, Side, Workers, alone, assert_kept, scale, until};
+
+/// How long a call may take: longer than an election, shorter than anybody's patience.
+const CALL_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long the others may take to serve, and everybody after the network is whole again. The measure is that of the
+/// full run; a machine that compiles at the same time is given more.
+fn service_within() -> Duration {
+    Duration::from_secs(if scale().full { 2 } else { 10 })
+}
+
+fn cut_for() -> Duration {
+    Duration::from_secs(if scale().full { 20 } else { 4 })
+}
+
+fn served(http: &mut Http, resource: &str) -> bool {
+    let body = json!({"holder": "prober", "ttl_ms": 60_000});
+    http.call("POST", &format!("/v1/leases/{resource}:acquire"), Some(&body))
+        .is_ok_and(|reply| reply.status == 200)
+}
+
+/// Waits until this caller is served; how long it took.
+fn service(http: &mut Http, name: &str) -> Duration {
+    let started = Instant::now();
+    let mut attempt = 0;
+    until(&format!("{name} is served"), Duration::from_secs(30), || {
+        attempt += 1;
+        served(http, &format!("probe/{name}/{attempt}"))
+    });
+    started.elapsed()
+}
+
+/// A cluster in a network of its own, with load at every node and a holder who renews at whichever answers.
+struct Scene {
+    cluster: Cluster,
+    leader: usize,
+    workers: Workers,
+    heart: Heart,
+}
+
+impl Scene {
+    fn start(name: &str) -> Self {
+        let cluster = Cluster::start_in(name, Lan::new(3));
+        let leader = cluster.leader();
+        let ttl = Duration::from_secs(5);
+        let body = json!({"holder": "holder", "ttl_ms": ttl.as_millis() as u64});
+        let grant = cluster.node(leader).http().post("/v1/leases/held/throughout:acquire", &body).expect(200);
+        let session = grant["session"].as_str().expect("an id").to_string();
+        let heart = Heart::start_at(&cluster.addresses(), vec![session], ttl / 10);
+        // Each stays with its node, so that the one who is cut off keeps being asked.
+        let workers = Workers::start(cluster.addresses().into_iter().map(|address| vec![address]).collect());
+        until("the load is felt", Duration::from_secs(30), || workers.promised() > 30);
+        Self { cluster, leader, workers, heart }
+    }
+
+    fn follower(&self) -> usize {
+        self.cluster.others(self.leader)[0]
+    }
+
+    fn http(&self, node: usize) -> Http {
+        self.cluster.node(node).http().with_limit(CALL_WITHIN)
+    }
+
+    /// All that was promised is there, wherever one looks, and the holder who kept renewing holds.
+    fn judge(self) -> Vec<Promised> {
+        let (promised, _) = self.workers.stop();
+        for node in 1..=3 {
+            let mut http = self.cluster.node(node).http();
+            // Everything at one node; at the others the last, which is the one that could be missing.
+            let from = if node == self.leader { 0 } else { promised.len().saturating_sub(50) };
+            assert_kept(&mut http, &promised[from..]);
+            let lease = http.get("/v1/leases/held/throughout").expect(200);
+            assert_eq!((&lease["state"], &lease["generation"]), (&json!("held"), &json!(1)), "{lease}");
+        }
+        let report = self.heart.stop();
+        assert!(report.lost.is_empty(), "a holder that renewed lost its session: {report:?}");
+        promised
+    }
+}
+
+/// Cut off from its peers, but not from its clients: it must not promise anything, nor show what is no longer true.
+#[test]
+fn a_leader_without_peers_promises_nothing() {
+    if Lan::missing("a_leader_without_peers_promises_nothing") {
+        return;
+    }
+    let _turn = alone();
+    let scene = Scene::start("alone");
+    let (leader, follower) = (scene.leader, scene.follower());
+    scene.cluster.lan().cut(leader, Side::Peers);
+    let elsewhere = service(&mut scene.http(follower), "elsewhere");
+
+    // From here on another leads. The old one is asked all the time, and must not tell the old story.
+    scene.http(follower).put("/v1/registers/story", &json!({"value": "new"})).expect(200);
+    let (mut asked, mut wrong) = (0, Vec::new());
+    let until_healed = Instant::now() + cut_for();
+    while Instant::now() < until_healed {
+        asked += 1;
+        if let Ok(reply) = scene.http(leader).call("GET", "/v1/registers/story", None)
+            && reply.status == 200
+        {
+            wrong.push(reply.json());
+        }
+        if served(&mut scene.http(leader), &format!("alone/{asked}")) {
+            wrong.push(json!("a grant"));
+        }
+    }
+    assert!(wrong.is_empty(), "told by a node that cannot know: {wrong:?}");
+    scene.cluster.lan().heal(leader);
+    let healed = service(&mut scene.http(leader), "healed");
+    let many = scene.judge().len();
+    println!(
+        "leader without peers: others served after {elsewhere:?}, itself {healed:?} after healing; {many} grants kept"
+    );
+    assert!(elsewhere < service_within(), "without service for {elsewhere:?}");
+    assert!(healed < service_within(), "not served for {healed:?} after healing");
+}
+
+/// Cut off from its clients, but not from its peers: it goes on leading, and the others serve through it.
+#[test]
+fn a_leader_without_clients_leads_on() {
+    if Lan::missing("a_leader_without_clients_leads_on") {
+        return;
+    }
+    let _turn = alone();
+    let scene = Scene::start("unheard");
+    let (leader, follower) = (scene.leader, scene.follower());
+    scene.cluster.lan().cut(leader, Side::Clients);
+    let elsewhere = service(&mut scene.http(follower), "elsewhere");
+    let before = scene.workers.promised();
+    let until_healed = Instant::now() + cut_for();
+    while Instant::now() < until_healed {
+        assert!(!served(&mut scene.http(leader), "unheard/lease"), "the wire is cut");
+    }
+    let meanwhile = scene.workers.promised() - before;
+    assert!(meanwhile > 20, "only {meanwhile} grants at the others");
+    scene.cluster.lan().heal(leader);
+    let healed = service(&mut scene.http(leader), "healed");
+    assert_eq!(scene.cluster.leader(), leader, "nobody had a reason to elect another");
+    let many = scene.judge().len();
+    println!(
+        "leader without clients: others served after {elsewhere:?}, itself {healed:?} after healing; {many} grants kept"
+    );
+    assert!(elsewhere < service_within(), "without service for {elsewhere:?}");
+    assert!(healed < service_within(), "not served for {healed:?} after healing");
+}

@@ -1,0 +1,159 @@
+//! What operators do to a cluster that is at work: restart it node by node, grow it, shrink it, replace all of it,
+//! bring back a node that was away for long. Nothing acknowledged is lost and no session ends
+//! (`acknowledged_is_kept`, `healthy_holder_keeps`).
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use tenure_e2e::{Cluster, Heart, Node, Workers, alone, assert_kept, run_tenure, scale, until, until_some};
+
+const TTL: Duration = Duration::from_secs(6);
+const HOLDERS: usize = 6;
+
+/// Holders who renew at whichever node answers, and load at all of them.
+struct AtWork {
+    hearts: Vec<Heart>,
+    workers: Workers,
+}
+
+impl AtWork {
+    fn start(cluster: &Cluster) -> Self {
+        let mut http = cluster.node(1).http();
+        let hearts = (0..HOLDERS)
+            .map(|number| {
+                let body = json!({"holder": format!("h{number}"), "ttl_ms": TTL.as_millis() as u64});
+                let grant = http.post(&format!("/v1/leases/kept/{number}:acquire"), &body).expect(200);
+                let session = grant["session"].as_str().expect("an id").to_string();
+                Heart::start_at(&cluster.addresses_from(number), vec![session], TTL / 12)
+            })
+            .collect();
+        let workers = Workers::start((0..3).map(|first| cluster.addresses_from(first)).collect());
+        until("the load is felt", Duration::from_secs(30), || workers.promised() > 30);
+        Self { hearts, workers }
+    }
+
+    /// Nothing was lost, as one of the nodes tells it; the longest time that anybody went without an answer.
+    fn judge(self, cluster: &Cluster, node: usize) -> (usize, Duration) {
+        let (promised, gap) = self.workers.stop();
+        let mut http = cluster.node(node).http();
+        assert_kept(&mut http, &promised);
+        for number in 0..HOLDERS {
+            let lease = http.get(&format!("/v1/leases/kept/{number}")).expect(200);
+            assert_eq!((&lease["state"], &lease["generation"]), (&json!("held"), &json!(1)), "{lease}");
+        }
+        for heart in self.hearts {
+            let report = heart.stop();
+            assert!(report.lost.is_empty(), "a holder that renewed lost its session: {report:?}");
+        }
+        (promised.len(), gap)
+    }
+}
+
+/// Every node is stopped in good order and started again, the leader among them: nobody loses anything, and the gap
+/// is that of a handover, not of an election.
+#[test]
+fn a_rolling_restart_loses_no_session() {
+    let _turn = alone();
+    let mut cluster = Cluster::start("rolling", 3);
+    let at_work = AtWork::start(&cluster);
+    for round in 0..if scale().full { 3 } else { 1 } {
+        for number in 1..=3 {
+            let led = cluster.leader() == number;
+            let node = cluster.node_mut(number);
+            let started = Instant::now();
+            assert!(node.terminate(Duration::from_secs(30)).success(), "it ends in good order");
+            let drained = started.elapsed();
+            node.restart();
+            println!("round {round}: node {number} drained in {drained:?} (leader: {led})");
+        }
+    }
+    cluster.leader();
+    let (many, gap) = at_work.judge(&cluster, 2);
+    println!("rolling restart: {many} grants kept, the longest time without an answer {gap:?}");
+}
+
+/// Three nodes become five, then three again, and in the end none of the first three is left.
+#[test]
+fn every_node_is_replaced_under_load() {
+    let _turn = alone();
+    let mut cluster = Cluster::start("replaced-all", 3);
+    let newcomers: Vec<(usize, String)> = (0..3).map(|_| cluster.prepare_another()).collect();
+    let at_work = AtWork::start(&cluster);
+    let run = |cluster: &Cluster, by: usize, arguments: &[&str]| {
+        let output = run_tenure(&cluster.node(by).endpoint(), &[&["cluster"], arguments].concat());
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {said}");
+    };
+    let add = |cluster: &mut Cluster, by: usize, (number, peer): &(usize, String)| {
+        cluster.node_mut(*number).spawn();
+        until("the new node says that it waits", Duration::from_secs(30), || {
+            cluster.node(*number).log().contains(&format!("tenure cluster add {number}="))
+        });
+        run(cluster, by, &["add", peer]);
+        cluster.node_mut(*number).wait_ready();
+    };
+    let remove = |cluster: &mut Cluster, by: usize, number: usize| {
+        run(cluster, by, &["remove", &number.to_string()]);
+        cluster.node_mut(number).kill();
+    };
+    add(&mut cluster, 1, &newcomers[0]);
+    add(&mut cluster, 2, &newcomers[1]);
+    cluster.leader_among(&[1, 2, 3, 4, 5]);
+    remove(&mut cluster, 3, 1);
+    remove(&mut cluster, 3, 2);
+    add(&mut cluster, 4, &newcomers[2]);
+    remove(&mut cluster, 4, 3);
+    let leader = cluster.leader_among(&[4, 5, 6]);
+    let (many, gap) = at_work.judge(&cluster, leader);
+    println!("all nodes replaced: {many} grants kept, the longest time without an answer {gap:?}");
+}
+
+/// A node that was away while the log behind it was cut comes back by a snapshot, and has the same state as the
+/// others, to the bit.
+#[test]
+fn a_node_that_was_away_for_long_hashes_alike() {
+    let _turn = alone();
+    let mut cluster = Cluster::start("snapshot", 3);
+    let leader = cluster.leader();
+    let (away, other) = (cluster.others(leader)[0], cluster.others(leader)[1]);
+    let mut http = cluster.node(leader).http();
+    let had = metric(cluster.node(away), "tenure_log_last_index");
+    cluster.node_mut(away).kill();
+    // More than the log keeps: a snapshot is due after 64 MiB.
+    let value = "x".repeat(60_000);
+    for number in 0..1_300 {
+        http.put(&format!("/v1/registers/bulk/{}", number % 50), &json!({ "value": value })).expect(200);
+    }
+    let body = json!({"holder": "h", "ttl_ms": 3_600_000});
+    for number in 0..50 {
+        http.post(&format!("/v1/leases/bulk/{number}:acquire"), &body).expect(200);
+    }
+    for number in [leader, other] {
+        until("what the node missed is cut from the log", Duration::from_secs(60), || {
+            metric(cluster.node(number), "tenure_log_purged_index") > had + 1.0
+        });
+    }
+    cluster.node_mut(away).restart();
+    // Sessions make every node's clock tick, so the indexes are compared while they move.
+    until_some("all nodes are seen at one index", Duration::from_secs(30), || {
+        let hashed = |number: usize| {
+            let status = cluster.node(number).http().get("/v1/cluster?state_hash=true").expect(200);
+            Some((status["applied"].as_u64()?, status["state_hash"].as_str()?.to_owned()))
+        };
+        let all: Option<Vec<_>> = (1..=3).map(hashed).collect();
+        let all = all?;
+        if all.iter().any(|(applied, _)| *applied != all[0].0) {
+            return None;
+        }
+        assert!(all.iter().all(|(_, hash)| *hash == all[0].1), "the states differ: {all:?}");
+        Some(())
+    });
+}
+
+/// One number of a node's metrics.
+fn metric(node: &Node, name: &str) -> f64 {
+    let page = node.http().call("GET", "/metrics", None).expect("the node answers");
+    let text = String::from_utf8_lossy(&page.body).into_owned();
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in\n{text}"))
+}
