@@ -1,6 +1,7 @@
 //! A lease ends when its time is over: not before, not much later (`no_lingering_lease`), however many end
 //! at once.
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -91,7 +92,7 @@ fn a_mass_expiry_is_prompt_and_disturbs_nobody() {
 
     let over = AtomicBool::new(false);
     let (last_gone, mut probes) = std::thread::scope(|scope| {
-        let prober = scope.spawn(|| probe(&mut Http::new(address), deadline - Duration::from_secs(1), &over));
+        let prober = scope.spawn(|| probe(address, deadline - Duration::from_secs(1), &over));
         std::thread::sleep((deadline - Duration::from_millis(200)).saturating_duration_since(Instant::now()));
         let mut http = node.http();
         until("the last of all leases is gone", Duration::from_secs(60), || {
@@ -115,17 +116,30 @@ fn a_mass_expiry_is_prompt_and_disturbs_nobody() {
     assert_eq!(node.http().post(&format!("/v1/sessions/{last}:renew"), &json!({})).code(), "unknown_session");
 }
 
+/// Callers who take turns, so that a slow answer does not keep the next call from being made when it is due.
+const PROBERS: usize = 32;
+const PROBE_EVERY: Duration = Duration::from_millis(10);
+
 /// Acquires something else every 10 ms from `start` until told that it is over; how long each took, counted
-/// from when it was due, so that a stall is not hidden by the calls that it kept from being made.
-fn probe(http: &mut Http, start: Instant, over: &AtomicBool) -> Vec<Duration> {
-    let mut took = Vec::new();
-    let mut due = start;
-    while !over.load(Ordering::Relaxed) {
-        std::thread::sleep(due.saturating_duration_since(Instant::now()));
-        let path = format!("/v1/leases/probe/{}:acquire", took.len());
-        http.post(&path, &json!({"holder": "probe", "ttl_ms": 1000})).expect(200);
-        took.push(due.elapsed());
-        due += Duration::from_millis(10);
-    }
-    took
+/// from when it was due.
+fn probe(address: SocketAddr, start: Instant, over: &AtomicBool) -> Vec<Duration> {
+    let prober = |first: usize| {
+        let mut http = Http::new(address);
+        let mut took = Vec::new();
+        for number in (first..).step_by(PROBERS) {
+            let due = start + PROBE_EVERY * number as u32;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+            let body = json!({"holder": "probe", "ttl_ms": 1000});
+            http.post(&format!("/v1/leases/probe/{number}:acquire"), &body).expect(200);
+            took.push(due.elapsed());
+        }
+        took
+    };
+    std::thread::scope(|scope| {
+        let probers: Vec<_> = (0..PROBERS).map(|first| scope.spawn(move || prober(first))).collect();
+        probers.into_iter().flat_map(|prober| prober.join().expect("probing does not panic")).collect()
+    })
 }

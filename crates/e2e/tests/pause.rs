@@ -78,10 +78,11 @@ fn a_stalled_disk_expires_nobody() {
     stall.wait_until_felt(Duration::from_secs(20));
     drop(stall);
     std::thread::sleep(2 * ttl);
+    // Looked at while the hearts still beat: a stopped heart is no healthy holder.
+    let listed = node.http().get("/v1/leases?prefix=stalled/&limit=1").expect(200);
+    assert_eq!(listed["leases"].as_array().map(Vec::len), Some(1), "{listed}");
     let reports: Vec<_> = hearts.into_iter().map(Heart::stop).collect();
     let lost: usize = reports.iter().map(|report| report.lost.len()).sum();
     assert_eq!(lost, 0, "sessions lost to a stalled disk");
     assert!(reports.iter().any(|report| report.longest_gap > ttl), "the stall was not felt: {reports:?}");
-    let listed = node.http().get("/v1/leases?prefix=stalled/&limit=1").expect(200);
-    assert_eq!(listed["leases"].as_array().map(Vec::len), Some(1), "{listed}");
 }
