@@ -274,3 +274,44 @@ fn every_order_of_first_starts_forms_one_cluster() {
         }
     }
 }
+
+/// Any node takes renewals. One that has to pass them on costs the cluster at most twice as much, because it passes
+/// on many at once.
+#[test]
+fn renewals_through_a_follower_cost_little_more() {
+    let _turn = alone();
+    let cluster = Cluster::start("passed-on", 3);
+    let leader = cluster.leader();
+    let follower = cluster.others(leader)[0];
+    let many = 1_000;
+    let mut http = cluster.node(leader).http();
+    let sessions: Vec<String> =
+        (0..many).map(|number| open(&mut http, &format!("h{number}"), Duration::from_secs(600))).collect();
+    let mut number = 0;
+    let mut cost = |node: usize, rounds: usize| {
+        let used = || -> Duration { (1..=3).map(|number| cluster.node(number).processor_time()).sum() };
+        let mut http = cluster.node(node).http();
+        let (before, started) = (used(), Instant::now());
+        for _ in 0..rounds {
+            number += 1;
+            let renewals: Vec<Value> =
+                sessions.iter().map(|session| json!({"session": session, "number": number})).collect();
+            let answered = http.post("/v1/sessions:renew", &json!({ "renewals": renewals })).expect(200);
+            let answers = answered["answers"].as_array().expect("a list of answers");
+            assert!(answers.iter().all(|answer| answer["error"].is_null()), "all of them live");
+        }
+        (used() - before, started.elapsed())
+    };
+    let rounds = if scale().full { 500 } else { 50 };
+    cost(leader, 5);
+    cost(follower, 5);
+    let ((led, led_in), (passed, passed_in)) = (cost(leader, rounds), cost(follower, rounds));
+    let ratio = passed.as_secs_f64() / led.as_secs_f64();
+    println!(
+        "{} renewals: {led:?} of processor time in {led_in:?} at the leader, {passed:?} in {passed_in:?} at a follower: \
+         {ratio:.2} times as much",
+        rounds * many
+    );
+    // Ticks of a hundredth of a second are too coarse for the light run.
+    assert!(!scale().full || ratio <= 2.0, "{ratio:.2} times as much");
+}
