@@ -11,6 +11,7 @@ mod answers;
 mod deadlines;
 mod events;
 mod fences;
+mod giving;
 mod history;
 mod leases;
 mod registers;
@@ -19,6 +20,7 @@ mod sessions;
 pub mod shelf;
 mod soundness;
 pub mod state;
+mod taking;
 pub mod view;
 mod waiters;
 
