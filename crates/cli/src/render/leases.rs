@@ -258,8 +258,10 @@ pub fn cluster(status: &ClusterStatus, form: Form) -> String {
     };
     let mut text = format!("cluster {}: {leader}.\n", status.cluster);
     if !status.fault_tolerant {
-        text +=
-            &paint.warn("A single node: durable, not fault-tolerant. While it is down nothing is granted.");
+        text += &paint.warn(match status.nodes.len() {
+            0 | 1 => "A single node: durable, not fault-tolerant. While it is down nothing is granted.",
+            _ => "Durable, not fault-tolerant: while any one of the voters is down nothing is granted. Have three or five.",
+        });
         text.push('\n');
     }
     if let Some(restoring) = status.restoring_ms {
