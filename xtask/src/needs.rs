@@ -30,6 +30,16 @@ pub const NEEDS: &[Need] = &[
     Need { program: "ip", used_for: "networks that can be cut", source: Source::Debian("iproute2") },
     Need { program: "nft", used_for: "cutting them", source: Source::Debian("nftables") },
     Need {
+        program: "redis-server",
+        used_for: "showing what a quorum of Redis locks cannot do",
+        source: Source::Debian("redis-server"),
+    },
+    Need {
+        program: "faketime",
+        used_for: "setting the clocks of some of these stores",
+        source: Source::Debian("faketime"),
+    },
+    Need {
         program: "strace",
         used_for: "seeing that data is synced before it is acknowledged; stalling a sync",
         source: Source::Debian("strace"),

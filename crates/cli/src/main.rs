@@ -20,6 +20,9 @@ use failure::Failure;
 use output::Output;
 
 fn main() -> ExitCode {
+    if let Some(code) = commands::demo::actor() {
+        return code;
+    }
     let cli = match args::parse() {
         Ok(cli) => cli,
         Err(error) => {
@@ -42,6 +45,7 @@ fn main() -> ExitCode {
 fn run(cli: Cli, output: &Output) -> Result<Exit, Failure> {
     match cli.command {
         Command::Serve(args) => commands::serve::run(args, output),
+        Command::Demo(args) => commands::demo::run(args, output),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),
         Command::Store(command) => commands::run(command, &cli.globals, output),

@@ -30,11 +30,12 @@ Exit codes:
   3  held by another        7  not found, or free";
 
 /// The groups in which commands are listed, in order.
-pub const GROUPS: [(&str, &[&str]); 5] = [
+pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Hold", &["acquire", "release", "transfer", "revoke", "session"]),
     ("Look", &["get", "ls", "watch", "history", "explain"]),
     ("Store", &["kv"]),
     ("Operate", &["serve", "cluster"]),
+    ("Learn", &["demo"]),
     ("Install", &["completions", "man"]),
 ];
 

@@ -67,6 +67,8 @@ pub enum Command {
     /// What asks the store.
     #[command(flatten)]
     Store(StoreCommand),
+    /// Tell a story: what goes wrong without the protection, and what happens with it
+    Demo(commands::demo::Args),
     /// Print the completions of a shell
     Completions(commands::completions::Args),
     /// Write man pages into a folder

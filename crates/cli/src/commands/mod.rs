@@ -3,6 +3,7 @@
 pub mod acquire;
 pub mod cluster;
 pub mod completions;
+pub mod demo;
 pub mod explain;
 pub mod get;
 pub mod history;

@@ -1,0 +1,110 @@
+//! `tenure demo`: the stories. Chooses which one is told and where it is told; the telling is `tenure-demo`'s.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use serde_json::json;
+use tenure_demo::{Narrator, Options, Story};
+
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Stories:
+  pause       a holder stops for longer than its TTL between checking its lease and writing
+  paysetu     the settlement batch that ran twice, and how a successor resumes instead
+  cricstream  eleven seconds without a leader at a deployment, and what is left of them
+  partition   a holder that is cut off stops before its successor starts
+  redlock     why a quorum of Redis locks without a token is not safe (needs redis-server)
+  storm       what jitter and batching do to the renewals of a fleet of 10,000
+
+Each starts its own nodes on free ports, in a temporary folder, shows the damage without the protection and then its \
+absence with it, takes less than a minute and leaves nothing behind.
+
+Examples:
+  tenure demo pause
+  tenure demo all
+  tenure demo pause --json                   what was seen, as one object; the story goes to stderr";
+
+/// Tell a story: what goes wrong without the protection, and what happens with it
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// Which one, or `all`
+    #[arg(value_name = "STORY", value_parser = parse_story)]
+    pub story: Which,
+    /// Shorter times and a smaller fleet
+    #[arg(long)]
+    pub quick: bool,
+    /// In `pause`: the token of the first holder
+    #[arg(long, value_name = "N", default_value_t = 33, value_parser = clap::value_parser!(u64).range(2..=200))]
+    pub token: u64,
+    /// In `storm`: how many holders [default: 10000, or 1000 with --quick]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=100_000))]
+    pub fleet: Option<u32>,
+}
+
+/// One story, or all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Which(Vec<Story>);
+
+fn parse_story(text: &str) -> Result<Which, String> {
+    if text == "all" {
+        return Ok(Which(Story::ALL.to_vec()));
+    }
+    let found = Story::ALL.into_iter().find(|story| story.name() == text);
+    found.map(|story| Which(vec![story])).ok_or_else(|| {
+        let names: Vec<&str> = Story::ALL.iter().map(|story| story.name()).collect();
+        format!("there is no such story; there are {} and all", names.join(", "))
+    })
+}
+
+/// Tells it.
+pub fn run(args: Args, output: &Output) -> Result<Exit, Failure> {
+    let fleet = args.fleet.unwrap_or(if args.quick { 1_000 } else { 10_000 });
+    let options = Options { quick: args.quick, first_token: args.token, fleet: fleet as usize };
+    for (index, story) in args.story.0.into_iter().enumerate() {
+        if index > 0 && !output.is_json() {
+            output.line("\n").map_err(Failure::Output)?;
+        }
+        // The story is what was asked for; but a program that asked for JSON gets nothing else on stdout.
+        let (to, colours): (Box<dyn Write>, bool) = if output.is_json() {
+            (Box::new(io::stderr()), output.talk_paint().is_wet())
+        } else {
+            (Box::new(io::stdout()), output.form().paint().is_wet())
+        };
+        let seen = tenure_demo::tell(story, &options, &mut Narrator::new(to, colours))
+            .map_err(|error| Failure::said(Exit::Other, error.to_string()))?;
+        if output.is_json() {
+            output
+                .line(&json!({"story": story.name(), "seen": seen}).to_string())
+                .map_err(Failure::Output)?;
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Plays a part, if that is what this process was started for: not a command of the user's, so it is in no help.
+pub fn actor() -> Option<ExitCode> {
+    let mut words = std::env::args().skip(1);
+    if words.next().as_deref() != Some(tenure_demo::ACTOR) {
+        return None;
+    }
+    let played = tenure_demo::play(&words.next().unwrap_or_default());
+    Some(if played.is_ok() { Exit::Done.into() } else { Exit::Other.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stories_are_named_once_and_explained() {
+        for story in Story::ALL {
+            assert_eq!(parse_story(story.name()), Ok(Which(vec![story])));
+            assert!(EXAMPLES.contains(story.name()) && EXAMPLES.contains(story.about()), "{}", story.name());
+        }
+        assert!(parse_story("no-such-story").unwrap_err().contains("cricstream"));
+    }
+}
