@@ -89,7 +89,7 @@ pub struct Options {
 impl Options {
     /// The TTL of holders that are going to be frozen.
     fn ttl(&self) -> Duration {
-        Duration::from_millis(if self.quick { 1_500 } else { 3_000 })
+        Duration::from_millis(if self.quick { 2_000 } else { 3_000 })
     }
 }
 

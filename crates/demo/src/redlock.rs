@@ -282,5 +282,5 @@ fn installed(program: &str) -> bool {
 fn fake_clock() -> Option<PathBuf> {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
     let library = |folder: &&str| Path::new(folder).join("faketime/libfaketimeMT.so.1");
-    folders.iter().map(|folder| library(folder)).find(|path| path.is_file())
+    folders.iter().map(library).find(|path| path.is_file())
 }
