@@ -28,6 +28,7 @@ mod office;
 mod permit;
 mod time;
 mod timing;
+mod tuning;
 
 pub use answer::{Answer, Done, Grant, Holding, Refusal, Register, RenewalAnswer, RenewalNews};
 pub use command::{
@@ -51,6 +52,7 @@ pub use office::{Line, MachineTime, Message, Office, OfficeLimits, Sealed, Turne
 pub use permit::{Permit, PermitCount, ReadPermit};
 pub use time::{ClusterTime, Moment, WallTime};
 pub use timing::{Bounds, BrokenTiming, Deadline, Timing, TimingNumbers};
+pub use tuning::{Advice, Change, Consequences, Load, Measured, Spread};
 
 /// The replicated state as plain records: what a snapshot holds.
 pub mod state {

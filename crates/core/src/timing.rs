@@ -44,12 +44,16 @@ impl TimingNumbers {
         }
     }
 
+    /// The usual numbers where one exchange takes up to `net`, with a sigma that also covers the bound on pauses.
+    pub fn for_world(ttl: Duration, net: Duration, bounds: &Bounds) -> TimingNumbers {
+        let usual = TimingNumbers::for_ttl(ttl);
+        TimingNumbers { net, sigma: usual.sigma.max(bounds.pause), ..usual }
+    }
+
     /// The shortest whole number of milliseconds whose usual numbers fit the bounds, or `None` if no allowed TTL does.
     pub fn shortest(net: Duration, bounds: &Bounds) -> Option<Timing> {
-        let fits = |ms: u64| {
-            let numbers = TimingNumbers { net, ..TimingNumbers::for_ttl(Duration::from_millis(ms)) };
-            numbers.checked(bounds).ok()
-        };
+        let fits =
+            |ms: u64| TimingNumbers::for_world(Duration::from_millis(ms), net, bounds).checked(bounds).ok();
         // Whatever fits at one TTL fits at every longer one, up to the longest allowed: so halve the range.
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let (mut low, mut high) = (0, millis(bounds.ttl_max));
@@ -107,7 +111,7 @@ impl TimingNumbers {
     }
 
     /// What two clocks may differ by after `length`, rounded up.
-    fn drift(&self, length: Duration) -> Duration {
+    pub(crate) fn drift(&self, length: Duration) -> Duration {
         let nanos = (length.as_nanos() * u128::from(self.rho_ppm)).div_ceil(MILLION);
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
