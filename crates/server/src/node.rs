@@ -197,15 +197,32 @@ impl Node {
     /// Acquires, and if the acquire stands in line, waits for what becomes of it. While it waits, a session
     /// that it opened itself is kept alive: its caller has no way to. Dropping this undoes the wait.
     pub async fn acquire(&self, acquire: Acquire) -> Result<Answer, Failure> {
-        let by = acquire.by.clone();
         let resources = acquire.resources.clone();
-        let answer = self.submit(Command::Acquire(Box::new(acquire))).await?;
-        let Ok(Done::Queued { session, ttl, .. }) = answer else { return Ok(answer) };
-        let (implicit, number) = match by {
+        let (implicit, number) = match &acquire.by {
             AcquireBy::Session(caller) => (false, caller.number),
             AcquireBy::Opening(_) => (true, None),
         };
-        let mut undo = Undo { node: self.clone(), session, number, implicit, armed: true };
+        // In a task of its own, which a caller that hangs up does not take with it: between the apply and the
+        // answer there is a waiter already, and what it is called is known only from the answer. So whoever
+        // has the answer last undoes the wait: this caller, or the task if nobody took it.
+        let (tell, told) = oneshot::channel();
+        let node = self.clone();
+        tokio::spawn(async move {
+            let answer = node.submit(Command::Acquire(Box::new(acquire))).await;
+            let undo = match &answer {
+                Ok(Ok(Done::Queued { session, .. })) => {
+                    Some(Undo { node: node.clone(), session: *session, number, implicit, armed: true })
+                }
+                _ => None,
+            };
+            let _ = tell.send((answer, undo));
+        });
+        let (answer, undo) = told.await.map_err(|_| Failure::stopped_meanwhile())?;
+        let answer = answer?;
+        let (Ok(Done::Queued { session, ttl, .. }), Some(mut undo)) = (&answer, undo) else {
+            return Ok(answer);
+        };
+        let (session, ttl) = (*session, *ttl);
         let mut listener = self.0.hub.listen(session.number);
         let mut renew = tokio::time::interval(ttl / 3);
         let answer = loop {
