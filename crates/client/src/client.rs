@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use crate::changes::Changes;
 use crate::embedded::Embedded;
-use crate::endpoints::Endpoints;
+use crate::endpoints::{Endpoint, Endpoints, InvalidEndpoint};
 use crate::execution::{Execution, Work};
 use crate::heart::{Heart, ToHeart};
 use crate::keeper::{KeepOptions, Keeper};
@@ -47,12 +47,28 @@ pub(crate) struct Shared {
 pub struct Client(Arc<Shared>);
 
 impl Client {
-    /// A client of the cluster behind these endpoints; any one of them is enough. Nothing is connected yet, and the
+    /// A client of the cluster behind these endpoints; any one of them is enough, and one may be the host's agent. Nothing is connected yet, and the
     /// application's runtime is never needed for it.
     pub fn connect(endpoints: &Endpoints) -> Client {
         let execution = Execution::Threads;
         let store = Network::new(endpoints.clone(), &execution);
         Client::with(Arc::new(store), Arc::new(SystemClock), execution)
+    }
+
+    /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (a node on this machine if it is not set), asked
+    /// through the agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or just the path).
+    pub fn from_environment() -> Result<Client, InvalidEndpoint> {
+        let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
+        let nodes: Endpoints =
+            set("TENURE_ENDPOINTS").map_or(Ok(Endpoints::default()), |list| list.parse())?;
+        let agent = set("TENURE_AGENT").map(|agent| match agent.strip_prefix('/') {
+            Some(_) => Ok(Endpoint::agent(agent)),
+            None => agent.parse(),
+        });
+        Ok(Client::connect(&match agent {
+            Some(agent) => nodes.through(agent?),
+            None => nodes,
+        }))
     }
 
     /// A client of a new store inside this process: for tests, examples, and programs whose contenders are threads.

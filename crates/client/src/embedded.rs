@@ -304,7 +304,7 @@ impl Store for Embedded {
     }
 
     fn open(&self, open: OpenSession, _route: Route, then: Then<Opened>) {
-        let OpenSession { holder, ttl, nonce, number } = open;
+        let OpenSession { holder, ttl, nonce, number, with_process: _ } = open;
         let secret = Secret::new(random_nonce());
         let command = Command::Open(Open { holder, ttl, nonce: Some(nonce), secret, number });
         let then: Then<Done> = Box::new(move |answer| {

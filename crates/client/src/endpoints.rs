@@ -1,29 +1,54 @@
 //! Where the store is: a list of endpoints, checked once. Any one of them is enough to reach the cluster,
-//! because followers forward; the rest are for the day on which that one is down.
+//! because followers forward; the rest are for the day on which that one is down. One of them may be the host's
+//! agent, behind a unix socket: it is tried first and needed by nobody.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// The port of an endpoint that names none.
 pub const DEFAULT_PORT: u16 = 7400;
 
-/// One address at which clients reach a node, such as `10.0.0.7:7400` or `tenure-1:7400`.
+/// One address at which clients reach the store: a node, such as `10.0.0.7:7400` or `tenure-1:7400`, or the agent of this
+/// host, such as `unix:/run/tenure.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Endpoint {
-    host: String,
-    port: u16,
+pub struct Endpoint(Place);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Place {
+    Node { host: String, port: u16 },
+    Socket(PathBuf),
 }
 
 impl Endpoint {
+    /// The agent that listens at this path.
+    pub fn agent(path: impl Into<PathBuf>) -> Endpoint {
+        Endpoint(Place::Socket(path.into()))
+    }
+
     /// The address as a URI, for whoever connects to it.
     pub fn uri(&self) -> String {
-        format!("http://{self}")
+        match &self.0 {
+            Place::Node { .. } => format!("http://{self}"),
+            Place::Socket(_) => self.to_string(),
+        }
+    }
+
+    /// The path, if this is a socket on this host.
+    pub fn socket(&self) -> Option<&Path> {
+        match &self.0 {
+            Place::Node { .. } => None,
+            Place::Socket(path) => Some(path),
+        }
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
+        match &self.0 {
+            Place::Node { host, port } => write!(f, "{host}:{port}"),
+            Place::Socket(path) => write!(f, "unix:{}", path.display()),
+        }
     }
 }
 
@@ -40,6 +65,16 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
         let invalid = |why| InvalidEndpoint { text: text.to_owned(), why };
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            if !path.starts_with('/') {
+                return Err(invalid("a socket is named by its whole path"));
+            }
+            if path.contains(char::is_control) {
+                return Err(invalid("the path has a control character"));
+            }
+            return Ok(Endpoint::agent(path));
+        }
         let rest = match text.split_once("://") {
             None => text,
             Some(("http", rest)) => rest.strip_suffix('/').unwrap_or(rest),
@@ -74,7 +109,7 @@ impl FromStr for Endpoint {
             }
             _ => {}
         }
-        Ok(Endpoint { host: host.to_owned(), port })
+        Ok(Endpoint(Place::Node { host: host.to_owned(), port }))
     }
 }
 
@@ -87,12 +122,18 @@ impl Endpoints {
     pub fn as_slice(&self) -> &[Endpoint] {
         &self.0
     }
+
+    /// The same store, asked through this agent first. Whatever the agent leaves unanswered goes to the others.
+    pub fn through(&self, agent: Endpoint) -> Endpoints {
+        let others = self.0.iter().filter(|endpoint| **endpoint != agent).cloned();
+        Endpoints(std::iter::once(agent.clone()).chain(others).collect())
+    }
 }
 
 impl Default for Endpoints {
     /// A node on this machine that was started without options.
     fn default() -> Self {
-        Endpoints(vec![Endpoint { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT }])
+        Endpoints(vec![Endpoint(Place::Node { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT })])
     }
 }
 
@@ -139,9 +180,19 @@ mod tests {
             ("[::1]:7400", "[::1]:7400"),
             ("[::1]", "[::1]:7400"),
             (" a:1 , b:2,,a:1", "a:1,b:2"),
+            ("unix:/run/tenure.sock,a:1", "unix:/run/tenure.sock,a:1"),
+            ("unix:///run/tenure.sock", "unix:/run/tenure.sock"),
         ] {
             assert_eq!(text.parse::<Endpoints>().map(|endpoints| endpoints.to_string()), Ok(read.to_owned()));
         }
+    }
+
+    #[test]
+    fn an_agent_is_asked_first_and_once() {
+        let nodes: Endpoints = "a:1,unix:/s,b:2".parse().expect("endpoints");
+        assert_eq!(nodes.through(Endpoint::agent("/s")).to_string(), "unix:/s,a:1,b:2");
+        assert_eq!(nodes.as_slice()[1].socket(), Some(Path::new("/s")));
+        assert_eq!(nodes.as_slice()[0].socket(), None);
     }
 
     #[test]
@@ -157,6 +208,7 @@ mod tests {
             ("[x]:1", "no IPv6"),
             ("https://a", "TLS"),
             ("ftp://a", "http://"),
+            ("unix:run/tenure.sock", "whole path"),
             ("a b:1", "no host has"),
             ("a/b:1", "no host has"),
         ] {

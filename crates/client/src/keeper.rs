@@ -51,6 +51,8 @@ pub(crate) struct KeepOptions {
     pub open_within: Duration,
     /// What must be left of a lease, or its work is told to stop.
     pub stop_before: Duration,
+    /// Whether this process's death is proof that nobody acts under the session any more.
+    pub with_process: bool,
 }
 
 /// One session of this process.
@@ -230,6 +232,7 @@ impl Keeper {
                         ttl: self.options.timing.ttl(),
                         nonce: self.nonce,
                         number,
+                        with_process: self.options.with_process,
                     },
                     route,
                 ),
@@ -537,14 +540,37 @@ impl Keeper {
         out
     }
 
-    /// Leases past their deadline under which permits are still out.
-    pub fn overstaying(&self) -> Option<Token> {
+    /// A lease past its deadline under which permits are still out; else how long it is until the next deadline of any
+    /// lease, whether or not a permit is out now.
+    pub fn overstaying(&self) -> Result<Token, Option<Duration>> {
         let inside = self.lock();
         let now = self.now();
-        let over = |token: &&Token| {
-            inside.mind.permits_out(**token) > 0 && inside.mind.lease_remaining(**token, now).is_zero()
-        };
-        inside.leases.keys().find(over).copied()
+        let mut next = None;
+        for token in inside.leases.keys() {
+            let left = inside.mind.lease_remaining(*token, now);
+            if !left.is_zero() {
+                next = Some(next.map_or(left, |next: Duration| next.min(left)));
+            } else if inside.mind.permits_out(*token) > 0 {
+                return Ok(*token);
+            }
+        }
+        Err(next)
+    }
+
+    /// What the store said to a fence's arming. It accepts the live token only, so a no is the end of the lease.
+    pub fn arming_answered(self: &Arc<Self>, token: Token, answer: Result<Done, CallError>) {
+        let Err(CallError::Refused(no)) = answer else { return };
+        match (no.code, no.about.seen.and_then(|seen| Token::try_from(seen).ok())) {
+            (Code::StaleToken, Some(seen)) => self.with_mind(|mind, _| mind.barrier_refused(token, seen)),
+            (Code::StaleToken | Code::LeaseEnded | Code::NotHeld | Code::UnknownToken, _) => {
+                // It has ended without a successor. How, is for the store to say: whatever it does not list has ended.
+                if let Some(session) = self.id() {
+                    self.ask_for_leases(session);
+                }
+            }
+            // A limit, or a leader that was not there: the fence has the token all the same.
+            _ => {}
+        }
     }
 
     /// The next number of the session, for a command of it.

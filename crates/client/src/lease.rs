@@ -253,12 +253,15 @@ impl Lease {
         self.ask(|mind, now| mind.barrier(self.token, now))
     }
 
-    /// A fence has installed the token.
+    /// A fence has installed the token. The store is told, and if it says that the token is no longer the live one, the
+    /// lease ends.
     pub fn armed(&self, fence: &tenure_core::FenceName) {
         self.keeper().with_mind(|mind, _| mind.armed(self.token, fence));
         let command =
             tenure_core::Command::Arm { scope: self.scope.clone(), fence: fence.clone(), token: self.token };
-        self.keeper().shared.store.submit(command, Box::new(drop));
+        let (keeper, token) = (self.keeper().clone(), self.token);
+        let then = Box::new(move |answer| keeper.arming_answered(token, answer));
+        self.keeper().shared.store.submit(command, then);
     }
 
     /// A fence has seen a newer token: the resource is another's, and this lease ends.

@@ -49,6 +49,9 @@ pub use transport::{Attempt, Call, Repeat, Transport, random_nonce};
 pub use watch::Watch;
 pub use watchdog::HardStop;
 
+/// What an open sent to an agent carries beside it if the session is its opener's alone.
+pub const WITH_PROCESS: &str = "tenure-with-process";
+
 /// The words of the holder's side: what a lease is, why it is in doubt, how it ended, and the numbers it lives by.
 pub use tenure_core::{
     Bounds, BrokenTiming, EndReason, Jeopardy, LeaseEnd, LeaseState, NoPermit, Suspect, Timing, TimingNumbers,

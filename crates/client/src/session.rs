@@ -57,6 +57,7 @@ pub struct SessionRequest {
     open_within: Duration,
     stop_before: Option<Duration>,
     hard_stop: Option<HardStop>,
+    with_process: bool,
 }
 
 /// Why a session could not be opened.
@@ -94,6 +95,7 @@ impl SessionRequest {
             open_within: OPEN_WITHIN,
             stop_before: None,
             hard_stop: None,
+            with_process: true,
         }
     }
 
@@ -149,6 +151,13 @@ impl SessionRequest {
         self
     }
 
+    /// Other processes act under this session's leases and may go on when this one dies. Without this an agent of the host
+    /// that sees this process dead ends the session at once, which is what makes a crash cost milliseconds.
+    pub fn outlives_process(mut self) -> Self {
+        self.with_process = false;
+        self
+    }
+
     /// Opens the session. Dropping this future leaves nothing behind.
     pub async fn open(self) -> Result<Session, OpenError> {
         let timing = self.numbers.checked(&self.bounds)?;
@@ -159,6 +168,7 @@ impl SessionRequest {
             mind: self.mind,
             open_within: self.open_within,
             stop_before: self.stop_before.unwrap_or(timing.usable_ttl() / STOP_SHARE),
+            with_process: self.with_process,
         };
         let keeper = self.client.keep(options);
         let handle = Arc::new(Handle { keeper });

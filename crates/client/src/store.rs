@@ -60,6 +60,8 @@ pub struct OpenSession {
     pub nonce: Nonce,
     /// The number of this transmission.
     pub number: u64,
+    /// Whether the session is this process's alone, so that whoever sees the process dead may end it at once.
+    pub with_process: bool,
 }
 
 /// A session is open.

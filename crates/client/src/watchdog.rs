@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use crate::keeper::Keeper;
 
-/// The time between two looks. Shorter than the usual sigma, which is the slack between a deadline and the moment from
-/// which the lease can be another's.
+/// The longest time between two looks: a notice, or a clock that jumped, may bring a deadline nearer than it was at the last
+/// look. A deadline that was known then is met, because the sleep ends there.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// The shortest: two looks at one deadline are enough.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(200);
 
 /// What happens when a permit is still out at the deadline of its lease.
 #[derive(Clone, Copy, Debug)]
@@ -56,9 +58,16 @@ fn look_for_ever() {
     let mut guard = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         let registry = guard.as_mut().expect("the thread is started after the registry is made");
+        let mut look_after = LOOK_EVERY;
         registry.watched.retain(|watched| {
             let Some(keeper) = watched.keeper.upgrade() else { return false };
-            let Some(token) = keeper.overstaying() else { return true };
+            let token = match keeper.overstaying() {
+                Ok(token) => token,
+                Err(left) => {
+                    look_after = left.map_or(look_after, |left| look_after.min(left));
+                    return true;
+                }
+            };
             match watched.hard_stop {
                 HardStop::Abort => {
                     eprintln!(
@@ -75,7 +84,8 @@ fn look_for_ever() {
         guard = if registry.watched.is_empty() {
             ADDED.wait(guard).unwrap_or_else(PoisonError::into_inner)
         } else {
-            ADDED.wait_timeout(guard, LOOK_EVERY).unwrap_or_else(PoisonError::into_inner).0
+            let look_after = look_after.max(LOOK_AGAIN_AFTER);
+            ADDED.wait_timeout(guard, look_after).unwrap_or_else(PoisonError::into_inner).0
         };
     }
 }

@@ -1,9 +1,11 @@
 //! The holder's side against a real node on this machine, over real connections.
 
+use std::pin::pin;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use tenure_client::{
-    AcquireError, Client, Code, Effect, Endpoints, LeaseEnd, LeaseState, PermitError, TimeBase,
+    AcquireError, Client, Code, Effect, Endpoints, LeaseEnd, LeaseState, PermitError, Session, TimeBase,
 };
 use tenure_server::{Config, Server};
 
@@ -293,4 +295,111 @@ async fn a_guarded_register_refuses_what_has_been_overtaken() {
     assert_eq!(refused.code, Code::StaleToken);
     assert!(refused.about.seen > refused.about.presented);
     assert_eq!(client.registers().get("r/state").await.expect("read").value.as_deref(), Some(&b"2"[..]));
+}
+
+/// Polls a future so often and then drops it; `None` if it was not done by then.
+async fn poll_times<F: Future>(future: F, times: usize) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut left = times;
+    std::future::poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+/// So long that nothing ends by itself while a test looks.
+const FOR_EVER: Duration = Duration::from_secs(600);
+
+/// Drops `step` at each of its await points, and waits until the node has nothing left of it but the session that
+/// was there before, with its one lease.
+async fn cancelled_anywhere<F, T>(node: &Node, what: &str, step: impl Fn(Client, Session) -> F)
+where
+    F: Future<Output = T>,
+{
+    for times in 0.. {
+        // A client of its own, so that connecting is among the things that are interrupted.
+        let client = node.client();
+        let session = client.session().ttl(FOR_EVER).open().await.expect("opened");
+        let done = poll_times(step(client, session), times).await;
+        let finished = done.is_some();
+        drop(done);
+        node.left_with(1, 0).await;
+        assert_eq!(node.counts().leases, 1, "{what} dropped after {times} polls");
+        if finished {
+            assert!(times > 1, "{what} has await points to be dropped at");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn dropping_any_future_anywhere_leaves_nothing_on_the_node() {
+    let node = Node::start();
+    let client = node.client();
+    let standing = client.session().ttl(FOR_EVER).open().await.expect("opened");
+    let held = standing.acquire("held").await.expect("granted");
+    let (briefly, long) = (Duration::from_millis(30), FOR_EVER);
+    cancelled_anywhere(&node, "open", |client, _| async move {
+        drop(client.session().ttl(FOR_EVER).open().await.expect("opened"));
+    })
+    .await;
+    cancelled_anywhere(&node, "acquire", |_, session| async move {
+        drop(session.acquire("r").await.expect("granted"));
+    })
+    .await;
+    cancelled_anywhere(&node, "wait", |_, session| async move {
+        drop(session.acquire("held").wait_for(briefly).await.expect_err("held"));
+    })
+    .await;
+    cancelled_anywhere(&node, "release", |_, session| async move {
+        drop(session.acquire("r").await.expect("granted").release().await.expect("released"));
+    })
+    .await;
+    cancelled_anywhere(&node, "drain", |_, session| async move {
+        drop(session.acquire("r").await.expect("granted").drain(long).await.expect("released"));
+    })
+    .await;
+    cancelled_anywhere(&node, "close", |_, session| async move { session.close().await }).await;
+    cancelled_anywhere(&node, "campaign", |client, _| async move {
+        let election = client.election("r").session(client.session().ttl(FOR_EVER));
+        drop(election.campaign().await.expect("elected"));
+    })
+    .await;
+    drop(held.permit().expect("what others have is not touched"));
+}
+
+/// A caller of the plain interface that hangs up while it stands in line, however early: between the moment in which it is
+/// queued and the answer that says so, too.
+#[tokio::test]
+async fn a_caller_that_hangs_up_leaves_the_line() {
+    let node = Node::start();
+    let client = node.client();
+    let standing = client.session().ttl(FOR_EVER).open().await.expect("opened");
+    let mut kept = vec![standing.acquire("held").await.expect("granted")];
+    let acquire = |number: u8| tenure_core::Acquire {
+        by: tenure_core::AcquireBy::Opening(tenure_core::Open {
+            holder: "caller".parse().expect("a name"),
+            ttl: FOR_EVER,
+            nonce: Some(tenure_core::Nonce::new([number; 16])),
+            secret: tenure_core::Secret::new([number; 16]),
+            number: 1,
+        }),
+        resources: vec!["held".parse().expect("a name")],
+        mode: tenure_core::Mode::Exclusive,
+        wait: tenure_core::Wait::For(FOR_EVER),
+        policies: tenure_core::Policies::default(),
+        fences: Vec::new(),
+    };
+    for times in 1..4 {
+        let server = node.server.as_ref().expect("the node runs");
+        let hung_up = poll_times(server.node().acquire(acquire(times)), usize::from(times)).await;
+        assert!(hung_up.is_none(), "it stands in line");
+        // Commands are carried out in their order: what was under way when the caller left has been, when this is.
+        kept.push(standing.acquire(format!("after/{times}")).await.expect("granted"));
+        node.left_with(1, 0).await;
+    }
 }

@@ -1,8 +1,9 @@
 //! Opens and renewals over the network, on connections that carry nothing else.
 //!
 //! There is one renewal stream per endpoint, made when first needed. The usual way is the endpoint that answered
-//! last; the other way is the next endpoint, or a fresh connection if there is only one. Everything here runs
-//! on the heart's thread.
+//! last; the other way is the next endpoint, or a fresh connection if there is only one. A host's agent is an endpoint
+//! like the others: what it leaves unanswered goes to the next one, after a quarter of R, and it is
+//! tried again from time to time. Everything here runs on the heart's thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,6 +28,9 @@ const MESSAGES_WAITING_MAX: usize = 64;
 /// Where there is one endpoint only, a repetition is made over a fresh connection, but not every one: a server that lives and
 /// is merely slow must not be buried under connections.
 const FRESH_EVERY: u64 = 4;
+/// Messages by the usual way after which an agent that was given up is tried again. Each attempt that it leaves
+/// unanswered costs one retransmission, of which several fit into every TTL.
+const AGENT_AGAIN_AFTER: u64 = 8;
 /// How long an answer is remembered as awaited: longer than any TTL is useful to wait for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
@@ -39,6 +43,8 @@ pub(super) struct Renewals {
     next_batch: AtomicU64,
     /// Transmissions by another way since the last answer.
     repeats: AtomicU64,
+    /// Transmissions by the usual way since the agent was last asked.
+    past_agent: AtomicU64,
 }
 
 /// One endpoint, and what there is to it.
@@ -84,6 +90,7 @@ impl Renewals {
             ttls: Arc::default(),
             next_batch: AtomicU64::new(1),
             repeats: AtomicU64::new(0),
+            past_agent: AtomicU64::new(0),
         }
     }
 
@@ -91,6 +98,7 @@ impl Renewals {
     async fn way(&self, route: Route) -> (usize, &Way) {
         let preferred = self.preferred.load(Ordering::Relaxed);
         let index = match route {
+            Route::Usual if self.agent_is_due(preferred) => 0,
             Route::Usual => preferred,
             Route::Another => {
                 let next = (preferred + 1) % self.ways.len();
@@ -107,6 +115,16 @@ impl Renewals {
         (index, &self.ways[index])
     }
 
+    /// Whether an agent that was given up is to be tried again. It stands first, and never becomes the usual way unless it
+    /// answers.
+    fn agent_is_due(&self, preferred: usize) -> bool {
+        if preferred == 0 || self.ways[0].endpoint.socket().is_none() {
+            return false;
+        }
+        let past = self.past_agent.fetch_add(1, Ordering::Relaxed) + 1;
+        past.is_multiple_of(AGENT_AGAIN_AFTER)
+    }
+
     pub async fn open(&self, open: OpenSession, route: Route) -> Result<Opened, CallError> {
         let (index, way) = self.way(route).await;
         let channel = way.connected().await?;
@@ -116,6 +134,12 @@ impl Renewals {
             nonce: open.nonce.as_bytes().to_vec(),
             number: open.number,
         };
+        let mut request = tonic::Request::new(request);
+        if open.with_process && way.endpoint.socket().is_some() {
+            request
+                .metadata_mut()
+                .insert(crate::WITH_PROCESS, tonic::metadata::MetadataValue::from_static("1"));
+        }
         let answer = match SessionsClient::new(channel).open(request).await {
             Ok(answer) => answer.into_inner(),
             Err(status) => {
