@@ -34,7 +34,7 @@ pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Hold", &["acquire", "release", "transfer", "revoke", "session"]),
     ("Look", &["get", "ls", "watch", "history", "explain"]),
     ("Store", &["kv"]),
-    ("Operate", &["serve", "cluster"]),
+    ("Operate", &["serve", "cluster", "tune"]),
     ("Learn", &["demo"]),
     ("Install", &["completions", "man"]),
 ];

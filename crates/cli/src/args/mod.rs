@@ -100,6 +100,8 @@ pub enum StoreCommand {
     Explain(commands::explain::Args),
     /// Read and write registers: small values, guarded by leases where asked for
     Kv(commands::kv::Args),
+    /// Check the five numbers of a lease, price them, or measure and recommend
+    Tune(commands::tune::Args),
     /// Look after the cluster
     Cluster(commands::cluster::Args),
 }

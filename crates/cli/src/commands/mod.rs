@@ -15,6 +15,7 @@ pub mod revoke;
 pub mod serve;
 pub mod session;
 pub mod transfer;
+pub mod tune;
 pub mod watch;
 
 use crate::args::{Globals, StoreCommand};
@@ -44,6 +45,7 @@ pub fn run(command: StoreCommand, globals: &Globals, output: &Output) -> Result<
             StoreCommand::History(args) => history::run(args, &context).await,
             StoreCommand::Explain(args) => explain::run(args, &context).await,
             StoreCommand::Kv(args) => kv::run(args, &context).await,
+            StoreCommand::Tune(args) => tune::run(args, &context).await,
             StoreCommand::Cluster(args) => cluster::run(args, &context).await,
         }
     })

@@ -5,6 +5,7 @@ pub mod explain;
 pub mod leases;
 mod paint;
 mod table;
+pub mod tune;
 pub mod words;
 
 pub use paint::{Form, Paint};

@@ -1,0 +1,348 @@
+//! The five numbers as text: what they cost, what is wrong with them, what to choose. Computes nothing but widths.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_core::{
+    Advice, Bounds, BrokenTiming, Change, Consequences, Load, Measured, Spread, Timing, TimingNumbers,
+};
+
+use super::paint::{Form, Paint};
+use super::table::Table;
+use super::words::count;
+
+/// The cells of the longest bar of the chart.
+const BAR_CELLS: usize = 24;
+
+/// A length to three digits: `3.33s`, `200ms`, `1.5ms`, `10m`.
+fn span(length: Duration) -> String {
+    let micros = length.as_micros();
+    match micros {
+        0 => "0ms".to_owned(),
+        1..1_000 => format!("{micros}us"),
+        1_000..1_000_000 => scaled(micros, 1_000, "ms"),
+        1_000_000..120_000_000 => scaled(micros, 1_000_000, "s"),
+        120_000_000..7_200_000_000 => scaled(micros, 60_000_000, "m"),
+        _ => scaled(micros, 3_600_000_000, "h"),
+    }
+}
+
+/// `value / unit` with as many decimals as make three digits, without needless zeros.
+fn scaled(value: u128, unit: u128, name: &str) -> String {
+    let decimals = match value / unit {
+        0..10 => 2,
+        10..100 => 1,
+        _ => 0,
+    };
+    let text = format!("{:.decimals$}", value as f64 / unit as f64);
+    let text = if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+    format!("{text}{name}")
+}
+
+/// A number with its thousands apart.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut told = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            told.push(',');
+        }
+        told.push(digit);
+    }
+    told
+}
+
+/// How often something happens that happens so often a day.
+fn often(per_day: f64) -> String {
+    let years = 1.0 / per_day / 365.0;
+    if per_day <= 0.0 {
+        "never".to_owned()
+    } else if per_day >= 1.0 {
+        format!("{} a day", grouped(per_day.round() as u64))
+    } else if per_day >= 1.0 / 365.0 {
+        format!("once in {}", count((1.0 / per_day).round() as u64, "day", "days"))
+    } else if years < 1e6 {
+        format!("once in {} years", grouped(years.round().max(1.0) as u64))
+    } else {
+        "less than once in a million years".to_owned()
+    }
+}
+
+fn headline(numbers: &TimingNumbers, paint: Paint) -> String {
+    let TimingNumbers { ttl, renew_every, rho_ppm, net, sigma } = *numbers;
+    format!(
+        "{}, R {}, rho {rho_ppm} ppm, net {}, sigma {}",
+        paint.strong(&format!("TTL {}", span(ttl))),
+        span(renew_every),
+        span(net),
+        span(sigma)
+    )
+}
+
+/// Numbers that hold: what they cost and buy, and how that changes with the TTL and with R.
+pub fn plan(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
+    let paint = form.paint();
+    let told = timing.consequences(load);
+    let mut text = headline(&timing.numbers(), paint);
+    text += &format!("\n{}: both inequalities and the floor hold\n\n", paint.good("good"));
+    let renewals = format!(
+        "{} a minute{}; one after another they would take {} of commits, batched they ride in entries that are written anyway",
+        grouped(told.renewals_per_minute),
+        match load.sessions {
+            1 => String::new(),
+            many => format!(
+                " of {} sessions, {} a second",
+                grouped(many),
+                grouped(told.renewals_per_minute.div_ceil(60))
+            ),
+        },
+        span(told.committing_per_minute)
+    );
+    let lines = [
+        (
+            "usable",
+            format!(
+                "{} of the TTL ({:.1} %); {} are given up: sigma, and {} for clocks",
+                span(told.usable),
+                told.usable_share * 100.0,
+                span(told.guard),
+                span(told.drift)
+            ),
+        ),
+        ("crash gap", format!("at worst {} until the next holder is granted", span(told.crash_gap_worst))),
+        ("planned gap", format!("{}: one commit and one message", span(told.planned_gap))),
+        ("renewals", renewals),
+        (
+            "attempts",
+            format!(
+                "{} before the deadline, because an unanswered one is repeated after {}; {} if it were not",
+                told.attempts_with_retries,
+                span(timing.detect()),
+                told.attempts_without_retries
+            ),
+        ),
+        ("lost by chance", format!("{}{}", often(told.lost_per_day), chance(load))),
+    ];
+    for (name, value) in lines {
+        text += &format!("{}{value}\n", paint.faint(&format!("{name:<16}")));
+    }
+    text + "\n" + &curve(timing, bounds, load, form) + "\n" + &cadences(timing, bounds, load, form)
+}
+
+fn chance(load: &Load) -> String {
+    let percent = f64::from(load.loss_ppm) / 10_000.0;
+    format!(" per session, if {percent} % of attempts are lost, each on its own (bursts are worse)")
+}
+
+/// The trade-off: what a shorter TTL saves after a crash, and what it costs.
+fn curve(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
+    let points = timing.trade_off(bounds);
+    let told: Vec<Consequences> = points.iter().map(|point| point.consequences(load)).collect();
+    let gap_max = told.iter().map(|point| point.crash_gap_worst.as_secs_f64()).fold(0.0, f64::max);
+    let load_max = told.iter().map(|point| point.renewals_per_minute as f64).fold(0.0, f64::max);
+    let mut table =
+        Table::new(&["", ">TTL", ">CRASH GAP", "", ">RENEWALS/MIN", "", ">USABLE", ">LOST BY CHANCE"]);
+    for (point, told) in points.iter().zip(&told) {
+        table.row([
+            if point == timing { "*".to_owned() } else { String::new() },
+            span(point.ttl()),
+            span(told.crash_gap_worst),
+            bar(told.crash_gap_worst.as_secs_f64(), gap_max, form),
+            grouped(told.renewals_per_minute),
+            bar(told.renewals_per_minute as f64, load_max, form),
+            format!("{:.1} %", told.usable_share * 100.0),
+            often(told.lost_per_day),
+        ]);
+    }
+    table.render(form)
+}
+
+/// The same TTL at other cadences: a third is no law.
+fn cadences(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
+    let mut table =
+        Table::new(&["R", ">EVERY", ">RENEWALS/MIN", ">ATTEMPTS", ">WITHOUT RETRIES", ">LOST BY CHANCE"]);
+    for cadence in timing.cadences(bounds) {
+        let told = cadence.consequences(load);
+        let part = (cadence.ttl().as_secs_f64() / cadence.renew_every().as_secs_f64()).round();
+        table.row([
+            format!("TTL/{part}"),
+            span(cadence.renew_every()),
+            grouped(told.renewals_per_minute),
+            told.attempts_with_retries.to_string(),
+            format!("{} ({})", told.attempts_without_retries, often(told.lost_per_day_without_retries)),
+            often(told.lost_per_day),
+        ]);
+    }
+    table.render(form)
+}
+
+/// A bar on a scale by square roots: lengths from half a second to minutes must all be seen.
+fn bar(value: f64, most: f64, form: Form) -> String {
+    let part = if most > 0.0 { (value / most).sqrt() } else { 0.0 };
+    let cells = ((part * BAR_CELLS as f64).round() as usize).clamp(1, BAR_CELLS);
+    match form {
+        Form::Terminal(_) => "▇".repeat(cells),
+        Form::Plain => "#".repeat(cells),
+    }
+}
+
+/// Numbers that do not hold: which inequality, with the numbers, and what would be enough.
+pub fn broken(numbers: &TimingNumbers, bounds: &Bounds, form: Form) -> String {
+    let paint = form.paint();
+    let mut lines = vec![headline(numbers, paint)];
+    for broken in numbers.broken(bounds) {
+        lines.push(format!("{}: {broken}", paint.bad("broken")));
+        let changes: Vec<String> =
+            numbers.changes(&broken, bounds).iter().map(|change| words_of_change(*change)).collect();
+        if !changes.is_empty() {
+            lines.push(format!("  enough would be: {}", changes.join("; or ")));
+        }
+    }
+    match numbers.mended(bounds) {
+        Some(mended) => lines.push(format!("these fit: {}", headline(&mended.numbers(), paint))),
+        None => lines.push(
+            "no TTL up to the server's limit fits these bounds: what stands still this long needs fences, not a longer lease".to_owned(),
+        ),
+    }
+    lines.join("\n")
+}
+
+fn words_of_change(change: Change) -> String {
+    match change {
+        Change::TtlAtLeast(ttl) => format!("--ttl {} or longer", flag(ttl)),
+        Change::TtlAtMost(ttl) => format!("--ttl {} or shorter", flag(ttl)),
+        Change::RenewAtMostEvery(every) => format!("--renew-every {} or shorter", flag(every)),
+        Change::SigmaAtLeast(sigma) => format!("--sigma {} or longer", flag(sigma)),
+        Change::SigmaAtMost(sigma) => format!("--sigma {} or shorter", flag(sigma)),
+        Change::OperationAtMost(max_op) => format!("operations of at most {} (--max-op)", flag(max_op)),
+    }
+}
+
+/// A length as the command line takes it, exact to the millisecond.
+fn flag(length: Duration) -> String {
+    let millis = length.as_millis();
+    if millis.is_multiple_of(1_000) { format!("{}s", millis / 1_000) } else { format!("{millis}ms") }
+}
+
+/// What was measured, and the numbers that follow.
+pub fn probed(measured: &Measured, advice: Option<&Advice>, form: Form) -> String {
+    let paint = form.paint();
+    let mut table = Table::new(&["MEASURED", ">COUNT", ">MEDIAN", ">P99", ">P99.9", ">LONGEST"]);
+    for (name, spread) in
+        [("round trip", measured.round_trip), ("renewal", measured.renewal), ("woken late by", measured.gap)]
+    {
+        let Spread { count, median, p99, p999, longest } = spread;
+        table.row([name.to_owned(), count.to_string(), span(median), span(p99), span(p999), span(longest)]);
+    }
+    let mut text = table.render(form) + "\n";
+    if let Some(advice) = advice {
+        let numbers = advice.timing.numbers();
+        text += &format!(
+            "recommended: {}, {}, {} (net {}, pause {}: twice the longest seen)\n",
+            paint.strong(&format!("TTL {}", span(numbers.ttl))),
+            paint.strong(&format!("R {}", span(numbers.renew_every))),
+            paint.strong(&format!("sigma {}", span(numbers.sigma))),
+            span(numbers.net),
+            span(advice.bounds.pause),
+        );
+        text += &format!(
+            "the shortest TTL that fits: {}; with fences on every write it is a matter of liveness alone\n",
+            span(advice.shortest.ttl())
+        );
+    }
+    text
+}
+
+fn ms(length: Duration) -> Value {
+    json!((length.as_secs_f64() * 1_000_000.0).round() / 1_000.0)
+}
+
+fn numbers_json(numbers: &TimingNumbers) -> Value {
+    json!({
+        "ttl_ms": ms(numbers.ttl),
+        "renew_every_ms": ms(numbers.renew_every),
+        "rho_ppm": numbers.rho_ppm,
+        "net_ms": ms(numbers.net),
+        "sigma_ms": ms(numbers.sigma),
+    })
+}
+
+fn consequences_json(timing: &Timing, load: &Load) -> Value {
+    let told = timing.consequences(load);
+    let mut value = numbers_json(&timing.numbers());
+    let more = json!({
+        "usable_ms": ms(told.usable),
+        "usable_share": told.usable_share,
+        "guard_ms": ms(told.guard),
+        "drift_ms": ms(told.drift),
+        "crash_gap_worst_ms": ms(told.crash_gap_worst),
+        "planned_gap_ms": ms(told.planned_gap),
+        "renewals_per_minute": told.renewals_per_minute,
+        "committing_per_minute_ms": ms(told.committing_per_minute),
+        "attempts": told.attempts_with_retries,
+        "attempts_without_retries": told.attempts_without_retries,
+        "lost_per_day": told.lost_per_day,
+        "lost_per_day_without_retries": told.lost_per_day_without_retries,
+    });
+    if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
+        value.extend(more);
+    }
+    value
+}
+
+/// The plan as one object.
+pub fn plan_json(timing: &Timing, bounds: &Bounds, load: &Load) -> Value {
+    let all = |points: Vec<Timing>| -> Value {
+        points.iter().map(|point| consequences_json(point, load)).collect()
+    };
+    json!({
+        "holds": true,
+        "numbers": numbers_json(&timing.numbers()),
+        "plan": consequences_json(timing, load),
+        "trade_off": all(timing.trade_off(bounds)),
+        "cadences": all(timing.cadences(bounds)),
+    })
+}
+
+/// What is wrong, as one object.
+pub fn broken_json(numbers: &TimingNumbers, bounds: &Bounds) -> Value {
+    let broken = numbers.broken(bounds);
+    let one = |broken: &BrokenTiming| {
+        let changes: Vec<String> =
+            numbers.changes(broken, bounds).iter().map(|change| words_of_change(*change)).collect();
+        json!({ "message": broken.to_string(), "changes": changes })
+    };
+    json!({
+        "holds": false,
+        "numbers": numbers_json(numbers),
+        "broken": broken.iter().map(one).collect::<Vec<_>>(),
+        "mended": numbers.mended(bounds).map(|mended| numbers_json(&mended.numbers())),
+    })
+}
+
+/// What was measured, as one object.
+pub fn probed_json(measured: &Measured, advice: Option<&Advice>) -> Value {
+    let spread = |spread: Spread| {
+        json!({
+            "count": spread.count,
+            "median_ms": ms(spread.median),
+            "p99_ms": ms(spread.p99),
+            "p999_ms": ms(spread.p999),
+            "longest_ms": ms(spread.longest),
+        })
+    };
+    json!({
+        "measured": {
+            "round_trip": spread(measured.round_trip),
+            "renewal": spread(measured.renewal),
+            "woken_late_by": spread(measured.gap),
+            "commit_ms": ms(measured.commit()),
+        },
+        "advice": advice.map(|advice| numbers_json(&advice.timing.numbers())),
+        "shortest_ttl_ms": advice.map(|advice| ms(advice.shortest.ttl())),
+        "pause_ms": advice.map(|advice| ms(advice.bounds.pause)),
+    })
+}
+
+#[cfg(test)]
+mod tests;
