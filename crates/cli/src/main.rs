@@ -3,6 +3,7 @@
 //! This crate decides how things are asked for and how they are told. It holds no rule that another front end
 //! would have to repeat: leases are decided by the store, transmissions by the client library.
 
+mod agent;
 mod args;
 mod commands;
 mod context;
@@ -46,6 +47,7 @@ fn run(cli: Cli, output: &Output) -> Result<Exit, Failure> {
     match cli.command {
         Command::Serve(args) => commands::serve::run(args, output),
         Command::Demo(args) => commands::demo::run(args, output),
+        Command::Agent(args) => commands::agent::run(args, &cli.globals, output),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),
         Command::Store(command) => commands::run(command, &cli.globals, output),

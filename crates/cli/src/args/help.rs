@@ -34,7 +34,7 @@ pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Hold", &["acquire", "release", "transfer", "revoke", "session"]),
     ("Look", &["get", "ls", "watch", "history", "explain"]),
     ("Store", &["kv"]),
-    ("Operate", &["serve", "cluster", "tune"]),
+    ("Operate", &["serve", "cluster", "agent", "tune"]),
     ("Learn", &["demo"]),
     ("Install", &["completions", "man"]),
 ];

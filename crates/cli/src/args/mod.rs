@@ -64,6 +64,8 @@ pub enum ColorChoice {
 pub enum Command {
     /// Run a node: a single durable one, or a member of a cluster
     Serve(commands::serve::Args),
+    /// Serve the clients of this host over a unix socket: one renewal message per tick for all of them
+    Agent(commands::agent::Args),
     /// What asks the store.
     #[command(flatten)]
     Store(StoreCommand),

@@ -1,6 +1,7 @@
 //! One file per command: its arguments, and what it does with them.
 
 pub mod acquire;
+pub mod agent;
 pub mod cluster;
 pub mod completions;
 pub mod demo;

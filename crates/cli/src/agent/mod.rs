@@ -1,0 +1,164 @@
+//! The host agent: one unix socket that the clients of a host use instead of the network.
+//!
+//! It *coalesces*: the renewals of all clients that arrive within one tick leave as one message. It never *vouches*: a
+//! renewal goes out only because its own client asked for it, under the client's own number, and the answer goes back
+//! under that number. So the agent has no deadline of its own and moves nobody's: each client counts from its own
+//! send, exactly as without an agent, and a client that has stopped is not renewed. Everything else is passed on
+//! unread. If the agent stops answering, clients repeat over the network after a quarter of R; nobody needs it.
+//!
+//! One thing it knows better than the store: whether a process on this host is dead (`processes.rs`).
+
+mod counts;
+mod lines;
+mod processes;
+mod renewals;
+mod upstream;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hyper::body::Incoming;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tenure_client::{Endpoints, WITH_PROCESS, proto};
+use tenure_core::SessionId;
+use tenure_wire::{ApiError, Code};
+use tokio::net::{UnixListener, UnixStream};
+use tonic::body::Body;
+use tonic_prost::ProstCodec;
+use tower::{Service, service_fn};
+
+pub use counts::Counts;
+use lines::Lines;
+use processes::{Process, Processes};
+use upstream::Upstream;
+
+/// A pause after a failed accept: files are short, and asking again at once would only burn a core.
+const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
+/// Requests at once on one client's connection.
+const STREAMS_MAX: u32 = 1_024;
+
+/// The agent. Cheap to clone; all connections share it.
+#[derive(Clone)]
+pub struct Agent {
+    lines: Arc<Lines>,
+    upstream: Upstream,
+    processes: Arc<Processes>,
+    counts: Arc<Counts>,
+}
+
+impl Agent {
+    /// An agent for the cluster behind these endpoints. Nothing is connected yet.
+    pub fn new(endpoints: &Endpoints, tick: Duration) -> Agent {
+        let counts = Arc::new(Counts::default());
+        let lines = Arc::new(Lines::new(endpoints));
+        Agent {
+            upstream: Upstream::start(lines.clone(), tick, counts.clone()),
+            processes: Arc::new(Processes::new(endpoints, counts.clone())),
+            lines,
+            counts,
+        }
+    }
+
+    /// What it has done so far.
+    pub fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Serves whoever connects, for ever.
+    pub async fn serve(self, listener: UnixListener) {
+        loop {
+            match listener.accept().await {
+                Ok((connection, _)) => drop(tokio::spawn(self.clone().serve_connection(connection))),
+                Err(_) => tokio::time::sleep(ACCEPT_AGAIN_AFTER).await,
+            }
+        }
+    }
+
+    async fn serve_connection(self, connection: UnixStream) {
+        self.counts.client_came();
+        let process = self.processes.at_the_other_end(&connection);
+        let counts = self.counts.clone();
+        let answer = hyper::service::service_fn(move |request| {
+            let (agent, process) = (self.clone(), process.clone());
+            async move { Ok::<_, Infallible>(agent.answer(request, process).await) }
+        });
+        // However it ends, its client finds out by itself.
+        let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .serve_connection(TokioIo::new(connection), answer)
+            .await;
+        counts.client_went();
+    }
+
+    async fn answer(self, request: Request<Incoming>, process: Option<Arc<Process>>) -> Response<Body> {
+        match request.uri().path() {
+            "/tenure.v1.Stream/Renewals" => {
+                let serve = service_fn(|inbound: tonic::Request<tonic::Streaming<proto::RenewalFrames>>| {
+                    let answers = renewals::serve(inbound.into_inner(), self.upstream.clone());
+                    std::future::ready(Ok::<_, tonic::Status>(tonic::Response::new(answers)))
+                });
+                let codec = ProstCodec::<proto::RenewalAnswers, proto::RenewalFrames>::default();
+                tonic::server::Grpc::new(codec).streaming(serve, request).await
+            }
+            "/tenure.v1.Sessions/Open" => {
+                let serve = service_fn(|open| self.open(open, process.clone()));
+                let codec = ProstCodec::<proto::SessionOpenResponse, proto::SessionOpenRequest>::default();
+                tonic::server::Grpc::new(codec).unary(serve, request).await
+            }
+            _ => self.pass_on(request).await,
+        }
+    }
+
+    /// Opens a session for a client, and remembers whose it is.
+    async fn open(
+        &self,
+        open: tonic::Request<proto::SessionOpenRequest>,
+        process: Option<Arc<Process>>,
+    ) -> Result<tonic::Response<proto::SessionOpenResponse>, tonic::Status> {
+        let with_process = open.metadata().contains_key(WITH_PROCESS);
+        let (line, channel) = self.lines.connected().await.map_err(|error| status(&error))?;
+        let mut client = proto::sessions_client::SessionsClient::new(channel);
+        let opened =
+            client.open(open.into_inner()).await.inspect_err(|status| self.lines.failed(line, status))?;
+        if let (true, Some(process)) = (with_process, process)
+            && let Ok(session) = opened.get_ref().session.parse::<SessionId>()
+        {
+            self.processes.opened(&process, session);
+        }
+        Ok(opened)
+    }
+
+    /// Passes on what is none of the agent's business.
+    async fn pass_on(&self, request: Request<Incoming>) -> Response<Body> {
+        let (line, mut channel) = match self.lines.connected().await {
+            Ok(connected) => connected,
+            Err(error) => return status(&error).into_http(),
+        };
+        let ready = std::future::poll_fn(|context| channel.poll_ready(context)).await;
+        let answer = match ready {
+            Ok(()) => channel.call(request.map(Body::new)).await,
+            Err(error) => Err(error),
+        };
+        answer.unwrap_or_else(|error| {
+            // Sent or not, nobody here knows; the client's own rule for silence applies.
+            let status = tonic::Status::unavailable(format!("the agent lost its connection: {error}"));
+            self.lines.failed(line, &status);
+            status.into_http()
+        })
+    }
+}
+
+/// A refusal of the agent's own, in the words of the store.
+fn status(error: &ApiError) -> tonic::Status {
+    let detail = prost::Message::encode_to_vec(&proto::Error::from(error.clone()));
+    tonic::Status::with_details(tonic::Code::Unavailable, error.message.clone(), detail.into())
+}
+
+/// No node can be reached from here. Nothing was sent, so whoever asked may ask elsewhere.
+fn no_node(why: &str) -> ApiError {
+    ApiError::new(Code::NoLeader, format!("the agent reaches no node: {why}"))
+        .hint("ask a node directly; clients of the library do")
+}

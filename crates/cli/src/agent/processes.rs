@@ -1,0 +1,169 @@
+//! Who is at the other end of a connection, and whether it still lives.
+//!
+//! A process is watched through a pidfd, opened by the number that the kernel recorded when the process connected. Between
+//! the two the process may have died and its number may be another's. That is harmless: then the opener is dead
+//! already, so the other's death, when it comes, is late news and not a false one. A session is ended early only if
+//! its opener said that it is the opener's alone; a closed connection proves nothing and ends nothing.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use tenure_client::proto::sessions_client::SessionsClient;
+use tenure_client::{Call, Endpoints, Repeat, Transport, proto};
+use tenure_core::{SessionId, SessionNumber};
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+
+use super::counts::Counts;
+
+/// How long to go on telling the store of a death. Past the longest usual TTL the session has ended by itself.
+const TELL_WITHIN: Duration = Duration::from_secs(60);
+/// How long one attempt may take.
+const TELL_ATTEMPT_WITHIN: Duration = Duration::from_secs(2);
+/// Sessions remembered of one process. Closed ones are not told apart, so a process that opens and closes without end
+/// makes the agent forget its oldest: those have no early end.
+const SESSIONS_PER_PROCESS_MAX: usize = 100_000;
+/// The stack of a thread that waits for one process.
+const WATCH_STACK_BYTES: usize = 64 << 10;
+/// Deaths told at once.
+const TOLD_AT_ONCE: usize = 64;
+
+pub struct Processes {
+    transport: Transport,
+    counts: Arc<Counts>,
+    known: Mutex<BTreeMap<i32, Weak<Process>>>,
+}
+
+/// One process of this host.
+pub struct Process {
+    pid: i32,
+    inside: Mutex<Inside>,
+}
+
+struct Inside {
+    /// Until somebody waits for it.
+    pidfd: Option<OwnedFd>,
+    /// Its sessions; gone once it is dead.
+    sessions: Option<BTreeMap<SessionNumber, SessionId>>,
+}
+
+impl Processes {
+    pub fn new(endpoints: &Endpoints, counts: Arc<Counts>) -> Processes {
+        Processes { transport: Transport::new(endpoints), counts, known: Mutex::default() }
+    }
+
+    /// The process that made this connection, if it can be watched.
+    pub fn at_the_other_end(&self, connection: &UnixStream) -> Option<Arc<Process>> {
+        // Not visible from here, such as from another container: then there is no early end.
+        let pid = connection.peer_cred().ok()?.pid().filter(|pid| *pid > 0)?;
+        let mut known = lock(&self.known);
+        known.retain(|_, process| process.strong_count() > 0);
+        let alive = known.get(&pid).and_then(Weak::upgrade).filter(|process| process.is_alive());
+        if let Some(process) = alive {
+            return Some(process);
+        }
+        let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::NONBLOCK).ok()?;
+        let inside = Inside { pidfd: Some(pidfd), sessions: Some(BTreeMap::new()) };
+        let process = Arc::new(Process { pid, inside: Mutex::new(inside) });
+        known.insert(pid, Arc::downgrade(&process));
+        Some(process)
+    }
+
+    /// A session belongs to this process and ends with it.
+    pub fn opened(self: &Arc<Self>, process: &Arc<Process>, session: SessionId) {
+        let mut inside = lock(&process.inside);
+        let alive = match &mut inside.sessions {
+            Some(sessions) => {
+                sessions.insert(session.number, session);
+                if sessions.len() > SESSIONS_PER_PROCESS_MAX {
+                    sessions.pop_first();
+                }
+                true
+            }
+            None => false,
+        };
+        let unwatched = inside.pidfd.take().filter(|_| alive);
+        drop(inside);
+        let (processes, process) = (self.clone(), process.clone());
+        if !alive {
+            // It died while its open was on the way.
+            tokio::spawn(async move { processes.tell_of_death(vec![session]).await });
+        } else if let Some(pidfd) = unwatched {
+            tokio::spawn(async move {
+                if died(pidfd).await {
+                    let sessions = lock(&process.inside).sessions.take().unwrap_or_default();
+                    processes.tell_of_death(sessions.into_values().collect()).await;
+                }
+            });
+        }
+    }
+
+    async fn tell_of_death(&self, sessions: Vec<SessionId>) {
+        let tell = |session: SessionId| async move {
+            let call = Call {
+                // Asks for a state: that the session has ended.
+                repeat: Repeat::Harmless,
+                within: TELL_WITHIN,
+                attempt_within: Some(TELL_ATTEMPT_WITHIN),
+                persistent: true,
+            };
+            let caller = proto::Caller { session: session.to_string(), number: None, lowest_awaited: 0 };
+            let request = proto::SessionCloseRequest { caller: Some(caller), died: true };
+            let send = |channel, _| {
+                let request = request.clone();
+                async move { SessionsClient::new(channel).close(request).await }
+            };
+            // Refused if it was closed before: then all is well. Otherwise it ends by its TTL.
+            if self.transport.call(call, send).await.is_ok() {
+                self.counts.died();
+            }
+        };
+        stream::iter(sessions).for_each_concurrent(TOLD_AT_ONCE, tell).await;
+    }
+}
+
+impl Process {
+    fn is_alive(&self) -> bool {
+        lock(&self.inside).sessions.is_some()
+    }
+}
+
+impl std::fmt::Debug for Process {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "process {}", self.pid)
+    }
+}
+
+/// Waits until the process is dead: all of its threads, not only the first. False if that cannot be seen.
+///
+/// On a thread of its own that does nothing else, with hardly a stack: a host has few holders, and waiting this way needs no
+/// unsafe code.
+async fn died(pidfd: OwnedFd) -> bool {
+    let (tell, told) = oneshot::channel();
+    let watching = std::thread::Builder::new().name("tenure-pidfd".to_owned()).stack_size(WATCH_STACK_BYTES);
+    let started = watching.spawn(move || {
+        let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
+        loop {
+            match poll(&mut watched, None) {
+                Ok(_) => {
+                    let _ = tell.send(());
+                    return;
+                }
+                Err(Errno::INTR) => {}
+                Err(_) => return,
+            }
+        }
+    });
+    started.is_ok() && told.await.is_ok()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // Every change under these locks is complete in itself.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

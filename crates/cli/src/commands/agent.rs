@@ -1,0 +1,157 @@
+//! `tenure agent`: one per host. Reads flags, opens the socket, waits for the signal to stop; everything else is the agent's.
+
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::agent::Agent;
+use crate::args::{Globals, Length};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::output::Output;
+
+const EXAMPLES: &str = "\
+Examples:
+  tenure agent --endpoints db-1:7400,db-2:7400,db-3:7400
+  tenure agent --socket /run/user/1000/tenure.sock --report-every 1m
+  TENURE_AGENT=unix:/run/tenure.sock my-service     a program that uses the client library
+
+What it does:
+  The renewals of all clients of this host that arrive within one tick leave as one message. Each
+  rides only because its own client asked, under that client's number, and each client counts its
+  deadline from its own send: the agent coalesces, it never vouches. A stopped client is not renewed.
+  A session that its opener has for itself is ended at once when the opener is seen dead (by pidfd).
+
+What it is not:
+  Something to depend on. A client whose renewal the agent leaves unanswered for a quarter of R sends
+  the next one to a node directly, so stopping, killing or restarting the agent costs nobody a lease.
+  Give clients TENURE_ENDPOINTS as well as TENURE_AGENT.";
+
+/// Serve the clients of this host over a unix socket: one renewal message per tick for all of them
+#[derive(Debug, clap::Args)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Args {
+    /// Where clients connect
+    #[arg(long, value_name = "PATH", default_value = "/run/tenure.sock")]
+    pub socket: PathBuf,
+    /// Who may connect, as the file mode of the socket
+    #[arg(long, value_name = "OCTAL", default_value = "600", value_parser = octal)]
+    pub mode: u32,
+    /// How long renewals are gathered before they leave together. A renewal is late by up to this much, which must be far
+    /// below a quarter of any R
+    #[arg(long, value_name = "DURATION", default_value = "20ms")]
+    pub tick: Length,
+    /// Print what it has done so far, again and again
+    #[arg(long, value_name = "DURATION")]
+    pub report_every: Option<Length>,
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| format!("`{text}` is no file mode; write it as chmod does, such as 660"))
+}
+
+/// Serves until SIGTERM or SIGINT.
+pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<Exit, Failure> {
+    // One thread: what it does is copying, and a host has better use for the others.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Failure::said(Exit::Other, format!("no runtime: {error}")))?;
+    runtime.block_on(serve(args, globals, output))
+}
+
+async fn serve(args: Args, globals: &Globals, output: &Output) -> Result<Exit, Failure> {
+    if globals.endpoints.as_slice().iter().all(|endpoint| endpoint.socket().is_some()) {
+        return Err(Failure::with_hint(
+            Exit::Usage,
+            "the agent is given no node",
+            "name nodes with --endpoints; a socket is what the agent itself listens at",
+        ));
+    }
+    let listener = listen(&args.socket, args.mode).await?;
+    let agent = Agent::new(&globals.endpoints, args.tick.get());
+    let greeting =
+        || json!({ "socket": args.socket.display().to_string(), "endpoints": globals.endpoints.to_string() });
+    output.tell(greeting, |form| {
+        format!(
+            "The agent listens at {} for {}.\nClients find it by TENURE_AGENT=unix:{}\n",
+            form.paint().strong(&args.socket.display().to_string()),
+            globals.endpoints,
+            args.socket.display()
+        )
+    })?;
+    let (mut term, mut interrupt) =
+        (signalled(SignalKind::terminate())?, signalled(SignalKind::interrupt())?);
+    let report_every = args.report_every.map(Length::get);
+    tokio::select! {
+        biased;
+        _ = term.recv() => {}
+        _ = interrupt.recv() => {}
+        failed = report(&agent, report_every, output) => failed?,
+        () = agent.clone().serve(listener) => {}
+    }
+    // Best effort: the next agent clears a socket away that nobody listens at.
+    let _ = std::fs::remove_file(&args.socket);
+    Ok(Exit::Done)
+}
+
+async fn report(agent: &Agent, every: Option<Duration>, output: &Output) -> Result<(), Failure> {
+    let Some(every) = every.filter(|every| !every.is_zero()) else { return std::future::pending().await };
+    let mut every = tokio::time::interval(every);
+    loop {
+        every.tick().await;
+        output.tell(|| agent.counts().json(), |_| agent.counts().words())?;
+    }
+}
+
+fn signalled(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure> {
+    signal(kind).map_err(|error| Failure::said(Exit::Other, format!("signals cannot be heard: {error}")))
+}
+
+async fn listen(socket: &Path, mode: u32) -> Result<UnixListener, Failure> {
+    let failed = |what: &str, error: io::Error| {
+        Failure::with_hint(
+            Exit::Other,
+            format!("{} {what}: {error}", socket.display()),
+            "name another place with --socket, such as one below $XDG_RUNTIME_DIR",
+        )
+    };
+    if UnixStream::connect(socket).await.is_ok() {
+        return Err(Failure::with_hint(
+            Exit::Other,
+            format!("somebody listens at {} already", socket.display()),
+            "one agent per host is enough; stop the other one first, or give this one a --socket of its own",
+        ));
+    }
+    match std::fs::remove_file(socket) {
+        // Left behind by an agent that was killed.
+        Ok(()) => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(failed("cannot be cleared away", error)),
+    }
+    let listener = UnixListener::bind(socket).map_err(|error| failed("cannot be listened at", error))?;
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(mode))
+        .map_err(|error| failed("cannot be given its mode", error))?;
+    Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_are_octal() {
+        assert_eq!(octal("660"), Ok(0o660));
+        for wrong in ["", "8", "1000", "rw"] {
+            assert!(octal(wrong).is_err(), "{wrong}");
+        }
+    }
+}
