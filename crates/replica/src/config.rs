@@ -122,7 +122,7 @@ pub enum Execution {
 
 impl Execution {
     /// Runs something that may block.
-    pub(crate) async fn blocking<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> T {
+    pub async fn blocking<T: Send + 'static>(self, work: impl FnOnce() -> T + Send + 'static) -> T {
         match self {
             Execution::Tasks => work(),
             Execution::Threads => match tokio::task::spawn_blocking(work).await {

@@ -122,7 +122,7 @@ impl Api {
     }
 
     /// Looks at the machine: at everything acknowledged before, or only at what this node has applied.
-    async fn look<T>(&self, stale: bool, look: impl FnOnce(&Machine) -> T + Send) -> Result<T, ApiError> {
+    pub async fn look<T>(&self, stale: bool, look: impl FnOnce(&Machine) -> T + Send) -> Result<T, ApiError> {
         let _turn = self.call_turn()?;
         if stale { Ok(self.node.glance(look)) } else { self.node.read(look).await.map_err(failed) }
     }
@@ -320,18 +320,17 @@ impl Api {
         after: &str,
         limit: usize,
     ) -> Result<(Vec<FenceView>, Option<String>), ApiError> {
-        let state = self.look(false, Machine::capture).await?;
-        let mut guarded: Vec<&Resource> = state
-            .resources
-            .iter()
-            .map(|(_, resource)| resource)
-            .filter(|resource| resource.more.as_ref().is_some_and(|more| !more.fences.is_empty()))
-            .filter(|resource| resource.name.as_str().starts_with(prefix) && resource.name.as_str() > after)
-            .collect();
-        guarded.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let next = guarded.get(limit).and(guarded.get(limit - 1)).map(|last| last.name.to_string());
-        guarded.truncate(limit);
-        Ok((guarded.into_iter().flat_map(fences_of).collect(), next))
+        self.look(false, |machine| {
+            let wanted = |resource: &&Resource| {
+                resource.name.as_str().starts_with(prefix) && resource.name.as_str() > after
+            };
+            let mut guarded: Vec<&Resource> = machine.fenced().filter(wanted).collect();
+            guarded.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+            let next = guarded.get(limit).and(guarded.get(limit - 1)).map(|last| last.name.to_string());
+            guarded.truncate(limit);
+            (guarded.into_iter().flat_map(fences_of).collect(), next)
+        })
+        .await
     }
 
     // The node.

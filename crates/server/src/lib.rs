@@ -20,6 +20,7 @@ mod node;
 mod probe;
 mod replicated;
 mod server;
+mod signing;
 mod tally;
 #[cfg(test)]
 mod tests;

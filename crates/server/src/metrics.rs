@@ -183,10 +183,50 @@ fn render_machine(node: &Node, page: &mut Page) {
         .value(totals.sessions_expired);
     page.counter("tenure_fence_refusals_total", "Stale writes refused by fences, as they reported.")
         .value(totals.refused);
+    render_fences(node, page);
     page.counter("tenure_register_refusals_total", "Stale guarded writes that the registers refused.")
         .value(totals.register_refusals);
     page.counter("tenure_holder_pauses_total", "Pauses that holders reported.").value(totals.pauses);
     page.counter("tenure_leader_changes_total", "Leaders that took office.").value(totals.leader_changes);
+}
+
+/// Fences shown one by one. Past it the page says how many it left out: a page of metrics must stay readable.
+const FENCES_MAX: usize = 1_000;
+
+/// Which fence has installed which token, and what each has prevented.
+fn render_fences(node: &Node, page: &mut Page) {
+    let (mut fences, all) = node.glance(|machine| {
+        let mut all = 0;
+        let mut shown = Vec::new();
+        for resource in machine.fenced() {
+            for (fence, record) in resource.more.iter().flat_map(|more| &more.fences) {
+                all += 1;
+                if shown.len() < FENCES_MAX {
+                    shown.push((resource.name.clone(), fence.clone(), record.clone()));
+                }
+            }
+        }
+        (shown, all)
+    });
+    fences.sort_by(|(a, x, _), (b, y, _)| (a, x).cmp(&(b, y)));
+    page.gauge("tenure_fences", "Fences of all resources; the first thousand are shown one by one.")
+        .value(all);
+    let mut armed = page
+        .gauge("tenure_fence_armed_token", "The token that a fence has installed; compare with the lease's.");
+    for (resource, fence, record) in &fences {
+        for (slot, token) in &record.armed {
+            let slot = slot.map_or_else(String::new, |slot| slot.get().to_string());
+            armed.labelled(
+                &[("resource", resource.as_str()), ("fence", fence.as_str()), ("slot", &slot)],
+                token,
+            );
+        }
+    }
+    let mut refused =
+        page.counter("tenure_fence_refused_total", "Stale writes that a fence has refused, as it reported.");
+    for (resource, fence, record) in &fences {
+        refused.labelled(&[("resource", resource.as_str()), ("fence", fence.as_str())], record.refused);
+    }
 }
 
 fn render_tally(node: &Node, page: &mut Page) {

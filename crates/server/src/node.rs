@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::forward::{self, Forwarder};
 use crate::hub::Hub;
 use crate::replicated::Replicated;
+use crate::signing::Signer;
 
 /// One node. Cheap to clone; all clones are the same node.
 #[derive(Clone)]
@@ -33,6 +34,7 @@ struct Inner {
     numbers: Arc<Mutex<DeskNumbers>>,
     forwarder: Forwarder,
     admin: Admin,
+    signer: Signer,
     /// Where clients reach this node, as they are told.
     client_address: String,
 }
@@ -63,12 +65,22 @@ impl Node {
         hub: Arc<Hub>,
         entropy: Entropy,
         numbers: Arc<Mutex<DeskNumbers>>,
+        signer: Signer,
         client_address: String,
     ) -> Node {
         let forwarder = Forwarder::new(replica.clone());
         let admin = Admin::default();
-        let node =
-            Node(Arc::new(Inner { replica, trays, hub, entropy, numbers, forwarder, admin, client_address }));
+        let node = Node(Arc::new(Inner {
+            replica,
+            trays,
+            hub,
+            entropy,
+            numbers,
+            forwarder,
+            admin,
+            signer,
+            client_address,
+        }));
         node.0.replica.serve_forwarded(forward::handler(node.clone()));
         node
     }
@@ -297,6 +309,10 @@ impl Node {
 
     pub(crate) fn admin(&self) -> &Admin {
         &self.0.admin
+    }
+
+    pub(crate) fn signer(&self) -> &Signer {
+        &self.0.signer
     }
 
     pub(crate) fn replica(&self) -> &Replica<Replicated> {

@@ -24,6 +24,7 @@ use crate::listen::{Accept, bind};
 use crate::node::Node;
 use crate::probe::Prober;
 use crate::replicated::Replicated;
+use crate::signing::Signer;
 
 /// How long requests under way may take to end once the node is told to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
@@ -118,7 +119,7 @@ impl Server {
                 entropy: world.entropy.clone(),
                 stopwatch: Stopwatch::from_source(move || Moment::longest_since(clock.now(), origin)),
             },
-            world.disk,
+            world.disk.clone(),
             world.network.clone(),
             Replicated::new(hub.clone()),
         )
@@ -127,7 +128,8 @@ impl Server {
         let (desk, trays, numbers) =
             desk(replica.clone(), world.clock.clone(), prober, config.office.clone(), founding);
         let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
-        let node = Node::new(replica, trays, hub, world.entropy, numbers, client_address);
+        let signer = Signer::new(config.node, world.disk, world.entropy.clone(), world.execution);
+        let node = Node::new(replica, trays, hub, world.entropy, numbers, signer, client_address);
         let desk = tokio::spawn(desk.work());
         let (stop, stopping) = watch::channel(false);
         let front = Front::new(

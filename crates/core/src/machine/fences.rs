@@ -28,14 +28,19 @@ impl Machine {
                 Err(Refusal::LeaseEnded { presented: token })
             };
         }
-        let newest = match scope.slot {
-            None => Token::try_from(resource.last_token).ok(),
-            Some(slot) => resource.more.as_ref().and_then(|more| more.slot_tokens.get(&slot)).copied(),
-        };
-        match newest {
+        match self.newest_token(scope) {
             Some(seen) if token < seen => Err(Refusal::StaleToken { presented: token, seen }),
             Some(seen) if token == seen => Err(Refusal::LeaseEnded { presented: token }),
             _ => Err(unknown),
+        }
+    }
+
+    /// The newest token of a scope: what its fences should have installed. `None` if it was never granted.
+    pub fn newest_token(&self, scope: &Scope) -> Option<Token> {
+        let resource = self.resource(*self.names.get(&scope.resource)?);
+        match scope.slot {
+            None => Token::try_from(resource.last_token).ok(),
+            Some(slot) => resource.more.as_ref()?.slot_tokens.get(&slot).copied(),
         }
     }
 

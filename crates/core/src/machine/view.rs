@@ -399,6 +399,14 @@ impl Machine {
         }
     }
 
+    /// The resources that have fences, in no order that means anything. They are never forgotten, so this does not
+    /// look at all the others.
+    pub fn fenced(&self) -> impl Iterator<Item = &Resource> {
+        let has_fences =
+            |resource: &&Resource| resource.more.as_ref().is_some_and(|more| !more.fences.is_empty());
+        self.pinned.iter().map(|number| self.resource(*number)).filter(has_fences)
+    }
+
     /// The public keys with which nodes sign sequencers: key id, node, key.
     pub fn signing_keys(&self) -> impl Iterator<Item = (&Arc<str>, u64, &[u8; 32])> {
         self.state.keys.iter().map(|(kid, key)| (kid, key.node, &key.key))

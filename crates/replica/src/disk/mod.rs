@@ -21,6 +21,10 @@ pub trait Disk: Send + Sync + 'static {
     fn create_dir(&self, name: &str) -> io::Result<()>;
     /// Creates a file that must not exist.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+    /// The same for a secret: a file that only this program's own user may read.
+    fn create_private(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        self.create(name)
+    }
     /// Opens a file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Moves a file, over whatever has the new name.

@@ -3,7 +3,7 @@
 use super::{Disk, DiskFile};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -38,6 +38,13 @@ impl Disk for RealDisk {
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(self.path(name))?;
+        Ok(Arc::new(RealFile(file)))
+    }
+
+    fn create_private(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let mut options = OpenOptions::new();
+        // From the first moment on: a mode that is set later leaves a gap in which anybody can open it.
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(self.path(name))?;
         Ok(Arc::new(RealFile(file)))
     }
 

@@ -9,6 +9,7 @@ mod fences;
 mod health;
 mod leases;
 mod registers;
+mod sequencers;
 mod sessions;
 mod stream;
 mod watch;
@@ -21,6 +22,7 @@ use tenure_wire::proto::cluster_server::ClusterServer;
 use tenure_wire::proto::fences_server::FencesServer;
 use tenure_wire::proto::leases_server::LeasesServer;
 use tenure_wire::proto::registers_server::RegistersServer;
+use tenure_wire::proto::sequencers_server::SequencersServer;
 use tenure_wire::proto::sessions_server::SessionsServer;
 use tenure_wire::proto::stream_server::StreamServer;
 use tenure_wire::proto::watch_server::WatchServer;
@@ -57,6 +59,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .add_service(RegistersServer::new(services.clone()))
         .add_service(WatchServer::new(services.clone()))
         .add_service(FencesServer::new(services.clone()))
+        .add_service(SequencersServer::new(services.clone()))
         .add_service(ClusterServer::new(services.clone()))
         .add_service(StreamServer::new(services.clone()))
         .add_service(HealthServer::new(services))
@@ -92,6 +95,8 @@ pub(crate) fn call(path: &str) -> &'static str {
         "Fences/ReportRefused" => "fences.report_refused",
         "Fences/Remove" => "fences.remove",
         "Fences/List" => "fences.list",
+        "Sequencers/Issue" => "sequencers.issue",
+        "Sequencers/Check" => "sequencers.check",
         "Cluster/Status" => "cluster.status",
         "Cluster/StepDown" => "cluster.step_down",
         "Cluster/Add" => "cluster.add",

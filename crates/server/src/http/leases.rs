@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
-use tenure_core::{ResourceName, Token};
-use tenure_wire::{ApiError, Code, json};
+use serde::{Deserialize, Serialize};
+use tenure_core::{Grant, ResourceName, Scope, Token};
+use tenure_wire::{ApiError, Code, Effect, json};
 
 use super::error::no_such_call;
 use super::extract::{Asked, Given, Nothing, Written, read};
@@ -66,6 +66,7 @@ pub(super) async fn history(State(api): State<Arc<Api>>, written: Written) -> An
 pub(super) async fn verb(
     State(api): State<Arc<Api>>,
     written: Written,
+    Asked(asked): Asked<Signed>,
     request: Request,
 ) -> Result<Response, Refused> {
     Ok(match written.verb() {
@@ -74,7 +75,8 @@ pub(super) async fn verb(
             let acquire = body.acquire(Some(written.resource()?), api.node.draw_secret())?;
             let granted = api.acquire(acquire).await?;
             let grant = granted.grants.first().ok_or_else(nothing_granted)?;
-            Json(json::Granted::from(grant)).into_response()
+            let sequencer = if asked.sequencer { Some(sequencer_of(&api, grant).await?) } else { None };
+            Json(GrantedSigned { granted: grant.into(), sequencer }).into_response()
         }
         "release" => {
             let body: json::Release = read(request, &api).await?;
@@ -110,6 +112,34 @@ pub(super) async fn verb(
             Json(Nothing {}).into_response()
         }
         verb => return Err(Refused(no_such_call(&format!("the verb `{verb}` of a lease")))),
+    })
+}
+
+#[derive(Deserialize)]
+pub(super) struct Signed {
+    #[serde(default)]
+    sequencer: bool,
+}
+
+/// A grant, and the signed statement of it where that was asked for.
+#[derive(Serialize)]
+struct GrantedSigned {
+    #[serde(flatten)]
+    granted: json::Granted,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sequencer: Option<String>,
+}
+
+/// Signs what was granted. If that fails the lease is there all the same, so the refusal says what to do with it.
+async fn sequencer_of(api: &Api, grant: &Grant) -> Result<String, ApiError> {
+    let scope = Scope { resource: grant.resource.clone(), slot: grant.slot };
+    api.sequencer(&grant.session, &scope, Some(grant.token)).await.map_err(|error| {
+        let effect = Effect::Applied;
+        let hint = format!(
+            "the lease was granted to session {}; ask POST /v1/sequencers for it again",
+            grant.session
+        );
+        ApiError { effect, ..error.hint(hint) }
     })
 }
 

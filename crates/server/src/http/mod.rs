@@ -12,6 +12,7 @@ mod openapi;
 mod pages;
 mod path;
 mod registers;
+mod sequencers;
 mod sessions;
 mod watch;
 
@@ -50,6 +51,11 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
             get(registers::get).put(registers::put).delete(registers::delete).post(registers::verb),
         )
         .route("/v1/fences/{*resource}", get(fences::get).post(fences::verb))
+        .route("/v1/sequencers", post(sequencers::issue))
+        .route("/v1/sequencers:check", post(sequencers::check))
+        .route("/v1/sequencers:rotate", post(sequencers::rotate))
+        .route("/v1/sequencers:withdraw", post(sequencers::withdraw))
+        .route("/.well-known/jwks.json", get(sequencers::keys))
         .route("/v1/cluster", get(pages::cluster))
         .route("/v1/probe/{number}", post(pages::probe))
         .route("/metrics", get(pages::metrics))

@@ -71,11 +71,25 @@ pub(crate) fn call(method: &Method, path: &str) -> &'static str {
         ("PUT" | "DELETE", "registers", Some(_), None) | ("POST", "registers:write", None, _) => {
             "registers.write"
         }
+        ("GET", "fences", Some(_), None) => "fences.list",
+        ("POST", "fences", _, Some("arm")) => "fences.arm",
+        ("POST", "fences", _, Some("refused")) => "fences.report_refused",
+        ("POST", "sequencers", None, _) => "sequencers.issue",
+        ("POST", "sequencers:check", None, _) => "sequencers.check",
+        ("POST", "sequencers:rotate", None, _) => "sequencers.rotate",
+        ("POST", "sequencers:withdraw", None, _) => "sequencers.withdraw",
         ("GET", "cluster", None, _) => "cluster.status",
         ("POST", "probe", Some(_), None) => "probe",
         (
             "GET" | "HEAD",
-            "/metrics" | "/healthz" | "/readyz" | "/openapi.json" | "/" | "/status.js" | "/status.css",
+            "/metrics"
+            | "/healthz"
+            | "/readyz"
+            | "/openapi.json"
+            | "/.well-known/jwks.json"
+            | "/"
+            | "/status.js"
+            | "/status.css",
             None,
             _,
         ) => "page",

@@ -20,10 +20,10 @@ use tower::util::BoxCloneService;
 
 use super::Node;
 
-type Channel = BoxCloneService<Request<tonic::body::Body>, axum::http::Response<Body>, Infallible>;
+pub(super) type Channel = BoxCloneService<Request<tonic::body::Body>, axum::http::Response<Body>, Infallible>;
 
 impl Node {
-    fn channel(&self) -> Channel {
+    pub(super) fn channel(&self) -> Channel {
         let front = self.front.clone();
         BoxCloneService::new(tower::service_fn(move |request: Request<tonic::body::Body>| {
             let front = front.clone();

@@ -5,6 +5,7 @@ mod grpc;
 mod http;
 mod input;
 mod listening;
+mod sequencers;
 mod watching;
 
 use std::sync::Arc;

@@ -14,6 +14,6 @@ pub use answers::{
 };
 pub use requests::{
     acquire, arm, cancel, close, key, open, rebind, release, report_pause, report_refused, resource, revoke,
-    seen, set_kind, transfer, write,
+    scope, seen, set_kind, transfer, write,
 };
 pub use stream::{answer_content, frame_command, pack_renewals, push_content, secret, unpack_renewals};

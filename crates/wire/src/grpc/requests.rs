@@ -229,7 +229,8 @@ fn policies(policies: proto::Policies) -> Policies {
     }
 }
 
-pub(super) fn scope(scope: Option<proto::Scope>) -> Result<Scope, ApiError> {
+/// The scope that a message names.
+pub fn scope(scope: Option<proto::Scope>) -> Result<Scope, ApiError> {
     let scope = scope.ok_or_else(|| ApiError::invalid("scope is missing").hint("name the resource"))?;
     Ok(Scope { resource: resource(scope.resource)?, slot: scope.slot.map(Slot::new) })
 }

@@ -113,6 +113,7 @@ fn paths() -> Value {
         },
         "/v1/leases/{resource}:acquire": {
             "post": call("acquire", "Take a resource, now or in turn").path(resource())
+                .query(&[query("sequencer", "Also sign a statement of the grant.", boolean())])
                 .body("Acquire").ok("Granted").refused(SESSION).refused(ACQUIRE),
         },
         "/v1/leases/{resource}:release": {
@@ -187,6 +188,26 @@ fn paths() -> Value {
             "post": call("reportRefused", "A fence refused stale writes").path(resource())
                 .body("Refused").ok("Nothing")
                 .refused(&[Code::InvalidToken, Code::NotFound, Code::Limit, Code::UnknownOutcome]),
+        },
+        "/v1/sequencers": {
+            "post": call("issueSequencer", "Sign a statement of a live grant, which anybody can check without asking us")
+                .body("IssueSequencer").ok("SequencerIssued").refused(SESSION)
+                .refused(&[Code::InvalidName, Code::NotHeld]),
+        },
+        "/v1/sequencers:check": {
+            "post": call("checkSequencer", "Whether a sequencer's token is still the newest of its scope")
+                .body("CheckSequencer").ok("SequencerChecked"),
+        },
+        "/v1/sequencers:rotate": {
+            "post": call("rotateKey", "Give the node that is asked a new key; what its last one signed can still be checked")
+                .optional_body("Nothing").ok("KeyName").refused(&[Code::Limit, Code::NotFound, Code::UnknownOutcome]),
+        },
+        "/v1/sequencers:withdraw": {
+            "post": call("withdrawKey", "Take a public key out of the set: nothing that it signed can be checked any more")
+                .body("KeyName").ok("Nothing").refused(&[Code::NotFound, Code::UnknownOutcome]),
+        },
+        "/.well-known/jwks.json": {
+            "get": call("jwks", "The public keys of all nodes (RFC 7517), for checking sequencers; may be stale").ok("KeySet"),
         },
         "/v1/cluster": {
             "get": call("cluster", "Who leads, who is there, how far this node has come; may be stale")

@@ -125,7 +125,7 @@ fn with(mut first: Vec<Field>, then: Vec<Field>) -> Vec<Field> {
 
 pub(super) fn all() -> Value {
     let mut all = Map::new();
-    for group in [common(), sessions(), leases(), registers(), fences(), node()] {
+    for group in [common(), sessions(), leases(), registers(), fences(), sequencers(), node()] {
         all.extend(group.into_iter().map(|(name, schema)| (name.to_owned(), schema)));
     }
     all.into()
@@ -320,7 +320,7 @@ fn leases() -> Group {
                 acquire(),
             )),
         ),
-        ("Granted", answer(with(vec![always("session", session())], grant()))),
+        ("Granted", answer(with(vec![always("session", session()), maybe("sequencer", text())], grant()))),
         ("Transferred", answer(grant())),
         (
             "GrantedMany",
@@ -564,6 +564,45 @@ fn fences() -> Group {
                 always("token", or_null(token())),
                 always("fences", list(named("Fence"))),
             ]),
+        ),
+    ]
+}
+
+fn sequencers() -> Group {
+    let jws = json!({"type": "string", "description": "A compact JWS (EdDSA)."});
+    vec![
+        (
+            "IssueSequencer",
+            body(vec![
+                always("session", session()),
+                always("resource", resource()),
+                maybe("slot", or_null(small())),
+            ]),
+        ),
+        ("SequencerIssued", answer(vec![always("sequencer", jws.clone())])),
+        ("CheckSequencer", body(vec![always("sequencer", jws)])),
+        (
+            "SequencerChecked",
+            answer(vec![
+                always("verdict", json!({"type": "string", "enum": ["valid", "stale", "unknown"]})),
+                maybe("presented", token()),
+                maybe("seen", token()),
+            ]),
+        ),
+        ("KeyName", body(vec![always("kid", text())])),
+        (
+            "KeySet",
+            answer(vec![always(
+                "keys",
+                list(answer(vec![
+                    always("kty", text()),
+                    always("crv", text()),
+                    always("kid", text()),
+                    always("x", text()),
+                    always("use", text()),
+                    always("alg", text()),
+                ])),
+            )]),
         ),
     ]
 }
