@@ -11,6 +11,7 @@ use crate::changes::Changes;
 use crate::embedded::Embedded;
 use crate::endpoints::{Endpoint, Endpoints, InvalidEndpoint};
 use crate::execution::{Execution, Work};
+use crate::fences::Refusals;
 use crate::heart::{Heart, ToHeart};
 use crate::keeper::{KeepOptions, Keeper};
 use crate::net::Network;
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     pub store: Arc<dyn Store>,
     pub clock: Arc<dyn Clock>,
     pub execution: Execution,
+    pub refusals: Refusals,
     pub heart: mpsc::UnboundedSender<ToHeart>,
 }
 
@@ -81,7 +83,7 @@ impl Client {
         let (heart, inbox) = mpsc::unbounded_channel();
         let beating = Heart::new(store.clone(), clock.clone(), inbox, heart.downgrade());
         execution.spawn(Work::Heart, beating.run());
-        Client(Arc::new(Shared { store, clock, execution, heart }))
+        Client(Arc::new(Shared { store, clock, execution, refusals: Refusals::default(), heart }))
     }
 
     /// How a new session is to be opened.

@@ -166,6 +166,10 @@ impl Keeper {
     }
 
     /// The process that opened the session.
+    pub fn holder(&self) -> &HolderName {
+        &self.options.holder
+    }
+
     pub fn process(&self) -> u32 {
         self.process
     }

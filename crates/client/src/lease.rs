@@ -14,13 +14,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{
-    EndReason, Generation, Grant, Jeopardy, LeaseEnd, LeaseState, Mode, NoPermit, ResourceName, Scope,
-    SessionNumber, Token,
+    EndReason, Generation, Grant, HolderName, Jeopardy, LeaseEnd, LeaseState, Mode, NoPermit, ResourceName,
+    Scope, SessionNumber, Token,
 };
 use tenure_wire::proto::event::Kind;
 use tokio::sync::watch;
 
 use crate::changes::Changes;
+use crate::client::Shared;
 use crate::error::CallError;
 use crate::execution::Work;
 use crate::keeper::{Keeper, To};
@@ -178,6 +179,15 @@ impl Lease {
         self.handle.keeper()
     }
 
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.keeper().shared
+    }
+
+    /// Who holds it, for people.
+    pub fn holder(&self) -> &HolderName {
+        self.keeper().holder()
+    }
+
     /// The resource.
     pub fn resource(&self) -> &ResourceName {
         &self.scope.resource
@@ -267,6 +277,18 @@ impl Lease {
     /// A fence has seen a newer token: the resource is another's, and this lease ends.
     pub fn barrier_refused(&self, seen: Token) {
         self.keeper().with_mind(|mind, _| mind.barrier_refused(self.token, seen));
+    }
+
+    /// A signed statement of this lease, for storage front ends that must not believe bare numbers: they check it
+    /// offline with the keys at `/.well-known/jwks.json`. It proves order, not life.
+    pub async fn sequencer(&self) -> Result<String, CallError> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let then = Box::new(move |signed| drop(reply.send(signed)));
+        self.keeper().shared.store.sequencer(self.handle.id(), self.scope.clone(), self.token, then);
+        answer.await.unwrap_or_else(|_| {
+            let gone = tenure_wire::ApiError::unknown_outcome("the store went away without answering");
+            Err(CallError::Refused(gone))
+        })
     }
 
     /// What the lease is at this moment.

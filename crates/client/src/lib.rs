@@ -15,6 +15,7 @@ mod embedded;
 mod endpoints;
 mod error;
 mod execution;
+mod fences;
 mod heart;
 mod keeper;
 mod kinds;
@@ -37,6 +38,7 @@ pub use embedded::Embedded;
 pub use endpoints::{DEFAULT_PORT, Endpoint, Endpoints, InvalidEndpoint};
 pub use error::{CallError, Tried};
 pub use execution::{Execution, Tasks};
+pub use fences::TakeOverError;
 pub use kinds::{RwLease, Semaphore};
 pub use lease::{
     DrainError, Lease, LeaseStatus, Permit, PermitError, ReadPermit, StatusChanges, StopSignal, TransferError,

@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{
-    Command, Done, Register, RegisterKey, RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber,
-    Token,
+    Command, Done, Register, RegisterKey, RenewalAnswer, ResourceName, Revision, Scope, SessionId,
+    SessionNumber, Token,
 };
 use tenure_wire::proto::leases_client::LeasesClient;
 use tenure_wire::proto::registers_client::RegistersClient;
+use tenure_wire::proto::sequencers_client::SequencersClient;
 use tenure_wire::proto::sessions_client::SessionsClient;
 use tenure_wire::{ApiError, Code, proto};
 use tonic::transport::Channel;
@@ -145,6 +146,17 @@ impl Store for Network {
             None => Ok(frames::absent(key)),
         };
         self.read(question, send, convert, then);
+    }
+
+    fn sequencer(&self, session: SessionId, scope: Scope, token: Token, then: Then<String>) {
+        let question = proto::SequencerIssueRequest {
+            session: session.to_string(),
+            scope: Some((&scope).into()),
+            token: token.get(),
+        };
+        let send = |channel, question| async move { SequencersClient::new(channel).issue(question).await };
+        // It changes nothing but the set of published keys, and that only once.
+        self.read(question, send, |answer: proto::SequencerIssueResponse| Ok(answer.sequencer), then);
     }
 
     fn watch(&self, prefix: String, from: Option<Revision>, mut watcher: Watcher) {

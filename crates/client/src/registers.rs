@@ -4,12 +4,13 @@
 //! that in the same step as it writes: the store is its own fence. [`Registers::guarded`] takes a permit, never a number.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tenure_core::{
-    Command, Compare, CompareField, CompareOp, Done, Guard, InvalidName, Operation, Register, RegisterKey,
-    Revision, Write,
+    Command, Compare, CompareField, CompareOp, Done, Guard, InvalidName, Moment, Operation, Register,
+    RegisterKey, Revision, Write,
 };
-use tenure_wire::ApiError;
+use tenure_wire::{ApiError, Code};
 use tokio::sync::oneshot;
 
 use crate::client::{Client, Shared};
@@ -85,13 +86,18 @@ impl Registers {
         self.plain(None).delete(key).await
     }
 
-    /// Writes under a permit: accepted only while the permit's token is that of a live exclusive lease.
+    /// Writes under a permit: accepted only while the permit's token is that of a live exclusive lease. The store checks
+    /// that in the step in which it writes; here it is only not asked once the permit's own time is used up.
+    ///
+    /// No barrier is needed: the grant itself is one, because from then on the store refuses every earlier token.
     pub fn guarded(&self, permit: &tenure_core::Permit) -> GuardedRegisters {
-        self.plain(Some(Guard { scope: permit.scope().clone(), token: permit.token() }))
+        let now = self.shared.clock.now();
+        let guard = Guard { scope: permit.scope().clone(), token: permit.token() };
+        GuardedRegisters { budget: Some((now, permit.remaining(now))), ..self.plain(Some(guard)) }
     }
 
     fn plain(&self, guard: Option<Guard>) -> GuardedRegisters {
-        GuardedRegisters { registers: self.clone(), guard, ephemeral: false }
+        GuardedRegisters { registers: self.clone(), guard, budget: None, ephemeral: false }
     }
 
     async fn write(&self, mut write: Write) -> Result<(bool, Revision), CallError> {
@@ -119,6 +125,8 @@ impl Registers {
 pub struct GuardedRegisters {
     registers: Registers,
     guard: Option<Guard>,
+    /// What was left of the permit's time, and when.
+    budget: Option<(Moment, Duration)>,
     ephemeral: bool,
 }
 
@@ -131,21 +139,38 @@ impl GuardedRegisters {
 
     /// Writes a register.
     pub async fn put(self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<Revision, CallError> {
-        let (guard, ephemeral) = (self.guard, self.ephemeral);
-        let put = Operation::Put { key: register_key(key)?, value: value.as_ref().into(), guard, ephemeral };
-        one(&self.registers, put).await
+        self.put_all([(key, value)]).await
+    }
+
+    /// Writes several registers in one step, all or none: the work, and how far it has come.
+    pub async fn put_all<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+        self,
+        writes: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Revision, CallError> {
+        let put = |(key, value): (K, V)| -> Result<Operation, CallError> {
+            let (guard, ephemeral) = (self.guard.clone(), self.ephemeral);
+            Ok(Operation::Put { key: register_key(key)?, value: value.as_ref().into(), guard, ephemeral })
+        };
+        let puts = writes.into_iter().map(put).collect::<Result<_, CallError>>()?;
+        self.write(puts).await
     }
 
     /// Removes a register; its guard stays.
     pub async fn delete(self, key: impl AsRef<[u8]>) -> Result<Revision, CallError> {
-        let delete = Operation::Delete { key: register_key(key)?, guard: self.guard };
-        one(&self.registers, delete).await
+        let delete = Operation::Delete { key: register_key(key)?, guard: self.guard.clone() };
+        self.write(vec![delete]).await
     }
-}
 
-async fn one(registers: &Registers, operation: Operation) -> Result<Revision, CallError> {
-    let write = Write { by: None, compares: Vec::new(), then: vec![operation], otherwise: Vec::new() };
-    registers.write(write).await.map(|(_, revision)| revision)
+    async fn write(&self, then: Vec<Operation>) -> Result<Revision, CallError> {
+        let now = self.registers.shared.clock.now();
+        if self.budget.is_some_and(|(taken, left)| now.longest_since(taken) >= left) {
+            let late = ApiError::new(Code::LeaseEnded, "the permit's time is used up: nothing was sent")
+                .hint("take a new permit, which is given only while the lease may be used");
+            return Err(CallError::Refused(late));
+        }
+        let write = Write { by: None, compares: Vec::new(), then, otherwise: Vec::new() };
+        self.registers.write(write).await.map(|(_, revision)| revision)
+    }
 }
 
 fn register_key(key: impl AsRef<[u8]>) -> Result<RegisterKey, CallError> {

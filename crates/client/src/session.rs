@@ -34,7 +34,7 @@ impl Handle {
         self.id().number
     }
 
-    fn id(&self) -> SessionId {
+    pub(crate) fn id(&self) -> SessionId {
         self.keeper.id().expect("a session is handed out when it has its id")
     }
 }

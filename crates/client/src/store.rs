@@ -15,9 +15,9 @@ use std::time::Duration;
 
 use tenure_core::{
     Command, Done, EndReason, Grant, HolderName, Nonce, Register, RegisterKey, RenewalAnswer, ResourceName,
-    Revision, SessionId, SessionNumber, Token,
+    Revision, Scope, SessionId, SessionNumber, Token,
 };
-use tenure_wire::proto;
+use tenure_wire::{ApiError, Code, proto};
 
 use crate::error::CallError;
 
@@ -168,6 +168,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// One register, read linearizably.
     fn register(&self, key: RegisterKey, then: Then<Register>);
+
+    /// A signed statement of a lease that the session holds. A store that signs nothing refuses.
+    fn sequencer(&self, session: SessionId, scope: Scope, token: Token, then: Then<String>) {
+        let _ = (session, scope, token);
+        let no = ApiError::new(Code::NoSuchCall, "this store signs no sequencers")
+            .hint("a Tenure server does; an embedded store has nobody to convince");
+        then(Err(CallError::Refused(no)));
+    }
 
     /// Tells `watcher` of the changes under `prefix`, revision by revision, from `from` on or from now on. The first call may
     /// have no events: it names the revision after which the watch begins.

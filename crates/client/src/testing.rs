@@ -104,6 +104,11 @@ impl Process {
         &self.client
     }
 
+    /// The process's clock, for what else lives by it: a fence, say.
+    pub fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(self.clock.clone())
+    }
+
     /// Stops the process for so long, as SIGSTOP or a long collection would: its clocks go on, its timers run out, its
     /// messages wait. When this returns it has woken, and the test runs before anything else of it does.
     pub async fn freeze(&self, length: Duration) {
