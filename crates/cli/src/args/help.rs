@@ -33,7 +33,7 @@ Exit codes:
 pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Hold", &["acquire", "release", "transfer", "revoke", "session"]),
     ("Look", &["get", "ls", "watch", "history", "explain"]),
-    ("Store", &["kv"]),
+    ("Store", &["kv", "fence"]),
     ("Operate", &["serve", "cluster", "agent", "tune"]),
     ("Learn", &["demo"]),
     ("Install", &["completions", "man"]),

@@ -104,6 +104,8 @@ pub enum StoreCommand {
     Kv(commands::kv::Args),
     /// Check the five numbers of a lease, price them, or measure and recommend
     Tune(commands::tune::Args),
+    /// See and look after fences: where tokens are checked
+    Fence(commands::fence::Args),
     /// Look after the cluster
     Cluster(commands::cluster::Args),
 }

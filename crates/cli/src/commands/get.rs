@@ -4,6 +4,7 @@ use tenure_client::proto;
 use tenure_client::proto::leases_client::LeasesClient;
 use tenure_core::ResourceName;
 
+use super::fence::known_fences;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -34,7 +35,9 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     let request = proto::LeaseGetRequest { resource: args.resource.to_string(), stale: args.stale };
     let send = |channel, request| async move { LeasesClient::new(channel).get(request).await };
     let answer = context.read(request, send).await?;
-    let shape = shapes::lease(&answer.lease.unwrap_or_default(), &[]);
+    // A stale answer is asked for when there is no leader, and then nobody can say more.
+    let fences = if args.stale { Vec::new() } else { known_fences(args.resource.as_str(), context).await? };
+    let shape = shapes::lease(&answer.lease.unwrap_or_default(), &fences);
     context.output.tell(|| shapes::value(&shape), |form| leases::lease(&shape, form))?;
     if shape.holders.is_empty() { Ok(Exit::NotFound) } else { Ok(Exit::Done) }
 }

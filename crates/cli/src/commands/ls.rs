@@ -1,9 +1,12 @@
 //! `tenure ls`: the resources that are held, in the order of their names.
 
+use std::collections::BTreeMap;
+
 use tenure_client::proto;
 use tenure_client::proto::leases_client::LeasesClient;
 use tenure_wire::json;
 
+use super::fence::known_fences;
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -34,6 +37,12 @@ pub struct Args {
 /// Lists them, page by page.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     let limit = args.limit.unwrap_or(usize::MAX);
+    // A stale answer is asked for when there is no leader, and then nobody can say more.
+    let fences = if args.stale { Vec::new() } else { known_fences(&args.prefix, context).await? };
+    let mut fences_of: BTreeMap<&str, Vec<proto::FenceView>> = BTreeMap::new();
+    for fence in &fences {
+        fences_of.entry(&fence.resource).or_default().push(fence.clone());
+    }
     let mut all: Vec<json::Lease> = Vec::new();
     let mut after = String::new();
     loop {
@@ -45,7 +54,10 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
         };
         let send = |channel, request| async move { LeasesClient::new(channel).list(request).await };
         let page = context.read(request, send).await?;
-        all.extend(page.leases.iter().map(|lease| shapes::lease(lease, &[])));
+        all.extend(page.leases.iter().map(|lease| {
+            let fences = fences_of.get(lease.resource.as_str()).map_or(&[][..], Vec::as_slice);
+            shapes::lease(lease, fences)
+        }));
         after = page.next;
         if after.is_empty() || all.len() >= limit {
             break;

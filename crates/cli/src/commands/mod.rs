@@ -6,6 +6,7 @@ pub mod cluster;
 pub mod completions;
 pub mod demo;
 pub mod explain;
+pub mod fence;
 pub mod get;
 pub mod history;
 pub mod kv;
@@ -47,6 +48,7 @@ pub fn run(command: StoreCommand, globals: &Globals, output: &Output) -> Result<
             StoreCommand::Explain(args) => explain::run(args, &context).await,
             StoreCommand::Kv(args) => kv::run(args, &context).await,
             StoreCommand::Tune(args) => tune::run(args, &context).await,
+            StoreCommand::Fence(args) => fence::run(args, &context).await,
             StoreCommand::Cluster(args) => cluster::run(args, &context).await,
         }
     })

@@ -1,7 +1,7 @@
 //! Leases, sessions, registers and nodes as text.
 
 use tenure_client::proto;
-use tenure_wire::json::{ClusterStatus, Granted, Holder, Lease, Register, Transition};
+use tenure_wire::json::{ArmedBody, ClusterStatus, Fence, Granted, Holder, Lease, Register, Transition};
 
 use super::paint::Form;
 use super::table::Table;
@@ -89,6 +89,9 @@ pub fn lease(lease: &Lease, form: Form) -> String {
         lines.push(("delayed", format!("{} (lock-delay after an unclean end)", span(delayed))));
     }
     lines.push(("waiters", lease.waiting.to_string()));
+    for fence in &lease.fences {
+        lines.push(("fence", fence_line(fence, lease)));
+    }
     columns(&lines, form)
 }
 
@@ -109,6 +112,43 @@ fn holder_line(holder: &Holder) -> String {
     line + ")"
 }
 
+/// One fence: what it has installed, whether that is enough, what it has prevented.
+fn fence_line(fence: &Fence, lease: &Lease) -> String {
+    let armed: Vec<String> = fence
+        .armed
+        .iter()
+        .map(|armed| {
+            let slot = armed.slot.map(|slot| format!("#{slot}: ")).unwrap_or_default();
+            let behind = if is_newest(armed, lease) { "" } else { " (behind)" };
+            format!("{slot}{}{behind}", armed.token)
+        })
+        .collect();
+    let armed = if armed.is_empty() { "no token".to_owned() } else { format!("token {}", armed.join(", ")) };
+    let refused = count(fence.refused, "stale write", "stale writes");
+    format!("{} (armed with {armed}, refused {refused})", fence.fence)
+}
+
+/// Whether a fence has installed the newest token of its scope, as far as the lease shows it.
+fn is_newest(armed: &ArmedBody, lease: &Lease) -> bool {
+    match armed.slot {
+        None => lease.token.is_none_or(|token| armed.token >= token),
+        Some(slot) => {
+            lease.holders.iter().all(|holder| holder.slot != Some(slot) || armed.token >= holder.token)
+        }
+    }
+}
+
+/// How many of a lease's fences hold late writes back now.
+fn coverage(lease: &Lease) -> String {
+    let covers =
+        |fence: &&Fence| !fence.armed.is_empty() && fence.armed.iter().all(|armed| is_newest(armed, lease));
+    match (lease.fences.len(), lease.fences.iter().filter(covers).count()) {
+        (0, _) => "none".to_owned(),
+        (all, armed) if all == armed => format!("{all} armed"),
+        (all, armed) => format!("{armed} of {all} armed"),
+    }
+}
+
 /// Names and values, the values under each other for eyes.
 fn columns(lines: &[(&str, String)], form: Form) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -121,7 +161,8 @@ fn columns(lines: &[(&str, String)], form: Form) -> String {
 
 /// Resources that are held.
 pub fn list(leases: &[Lease], form: Form) -> String {
-    let mut table = Table::new(&["RESOURCE", "HOLDER", ">TOKEN", ">GEN", ">LEFT", "HELD AS", ">WAITING"]);
+    let mut table =
+        Table::new(&["RESOURCE", "HOLDER", ">TOKEN", ">GEN", ">LEFT", "HELD AS", ">WAITING", "FENCES"]);
     for lease in leases {
         // A resource that only waits or rests has no holder; it is listed all the same.
         let rows: Vec<Option<&Holder>> =
@@ -136,6 +177,7 @@ pub fn list(leases: &[Lease], form: Form) -> String {
                 shown(&|holder| left(holder)),
                 shown(&|holder| mode_and_slot(holder.mode, holder.slot)),
                 lease.waiting.to_string(),
+                coverage(lease),
             ]);
         }
     }

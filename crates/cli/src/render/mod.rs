@@ -4,7 +4,7 @@ pub mod events;
 pub mod explain;
 pub mod leases;
 mod paint;
-mod table;
+pub mod table;
 pub mod tune;
 pub mod words;
 

@@ -61,6 +61,25 @@ fn free() -> Lease {
     shapes::lease(&lease, &[])
 }
 
+fn fence(resource: &str, slot: Option<u32>, token: u64) -> proto::FenceView {
+    proto::FenceView {
+        resource: resource.into(),
+        fence: format!("postgres:{token}"),
+        armed: vec![proto::ArmedToken { slot, token, current: false }],
+        refused: 14,
+        refused_unix_ms: None,
+    }
+}
+
+/// Held, with one fence that has the newest token and one that has not.
+fn fenced() -> Lease {
+    let mut lease = held();
+    let fences = [fence("settlement/cron", None, 12), fence("settlement/cron", None, 11)];
+    let named = proto::Lease { resource: "settlement/cron".into(), ..Default::default() };
+    lease.fences = shapes::lease(&named, &fences).fences;
+    lease
+}
+
 #[test]
 fn exports_survive_the_shell() {
     expect![[r#"
@@ -125,6 +144,11 @@ fn one_resource_is_shown_line_by_line() {
         waiters	0
     "#]]
     .assert_eq(&lease(&free(), Form::Plain));
+    let told = lease(&fenced(), EYES);
+    expect![[r#"
+        fence       postgres:12 (armed with token 12, refused 14 stale writes)
+        fence       postgres:11 (armed with token 11 (behind), refused 14 stale writes)"#]]
+    .assert_eq(&told.lines().skip(7).collect::<Vec<_>>().join("\n"));
 }
 
 #[test]
@@ -142,13 +166,13 @@ fn a_list_has_one_line_per_holder() {
         },
     ];
     expect![[r#"
-        RESOURCE         HOLDER  TOKEN  GEN           LEFT  HELD AS           WAITING
-        settlement/cron  node-a     12    4           7.2s  exclusive               1
-        api/quota        node-a     12    4           7.2s  slot 0 (slots=5)        0
-        api/quota        node-c     12    4  7.2s (notice)  slot 3 (slots=5)        0
-        jobs/nightly     -           -    -              -  -                       0
+        RESOURCE         HOLDER  TOKEN  GEN           LEFT  HELD AS           WAITING  FENCES
+        settlement/cron  node-a     12    4           7.2s  exclusive               1  1 of 2 armed
+        api/quota        node-a     12    4           7.2s  slot 0 (slots=5)        0  1 armed
+        api/quota        node-c     12    4  7.2s (notice)  slot 3 (slots=5)        0  1 armed
+        jobs/nightly     -           -    -              -  -                       0  none
     "#]]
-    .assert_eq(&list(&[held(), shapes::lease(&slots, &[]), free()], EYES));
+    .assert_eq(&list(&[fenced(), shapes::lease(&slots, &[fence("api/quota", Some(0), 12)]), free()], EYES));
 }
 
 #[test]
