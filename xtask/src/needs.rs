@@ -26,6 +26,11 @@ pub struct Need {
 /// Everything that the present tests use.
 pub const NEEDS: &[Need] = &[
     Need { program: "c++", used_for: "building the fuzzing engine", source: Source::Debian("g++") },
+    Need {
+        program: "chromium",
+        used_for: "looking at the dashboard as a user does",
+        source: Source::Debian("chromium"),
+    },
     Need { program: "curl", used_for: "typing what the README says", source: Source::Debian("curl") },
     Need { program: "ip", used_for: "networks that can be cut", source: Source::Debian("iproute2") },
     Need { program: "nft", used_for: "cutting them", source: Source::Debian("nftables") },

@@ -61,7 +61,8 @@ impl Failure {
         }
     }
 
-    fn words(&self) -> String {
+    /// What happened, why, and what to do next.
+    pub fn words(&self) -> String {
         match self {
             Failure::Call(CallError::Refused(refused)) => words_of_refusal(refused),
             Failure::Call(error @ CallError::Unreachable { .. }) => {

@@ -5,6 +5,7 @@
 //! `tests/`, one file per fear. Heavy tests have a light variant ([`Scale`]); a test that needs a program
 //! which is not installed says so ([`skipped_without`]) and is counted.
 
+mod browser;
 mod cluster;
 mod dice;
 mod heart;
@@ -21,6 +22,7 @@ mod trace;
 mod wait;
 mod workers;
 
+pub use browser::{BROWSER, Browser, Screen};
 pub use cluster::Cluster;
 pub use dice::Dice;
 pub use heart::{Heart, HeartReport};

@@ -17,6 +17,7 @@ use tenure_wire::{ApiError, Code, json, words};
 
 use crate::failure::Failure;
 use crate::front::Api;
+use crate::watching::Remembered;
 
 /// How many items a page of a list has, if the caller does not say, and at most.
 const PAGE_DEFAULT: usize = 100;
@@ -281,6 +282,29 @@ impl Api {
     pub async fn history(&self, name: &ResourceName) -> Result<(LeaseView, Vec<Transition>), ApiError> {
         let found = self.look(false, |machine| machine.lease(name).zip(machine.history(name))).await?;
         found.ok_or_else(|| ApiError::not_found("resource", name.as_str()))
+    }
+
+    /// The past leases of many resources, the newest of each last.
+    pub async fn histories(
+        &self,
+        prefix: &str,
+        after: Option<&ResourceName>,
+        limit: usize,
+        stale: bool,
+    ) -> Result<(Vec<(LeaseView, Vec<Transition>)>, Option<ResourceName>), ApiError> {
+        self.look(stale, |machine| machine.histories(prefix, after, limit)).await
+    }
+
+    /// What is remembered of what happened, from revision `from` on or from the oldest: about `limit` events, a revision
+    /// always whole.
+    pub async fn events(
+        &self,
+        prefix: &str,
+        from: Option<u64>,
+        limit: usize,
+        stale: bool,
+    ) -> Result<Remembered, ApiError> {
+        self.look(stale, |machine| Remembered::page(machine, prefix, from, limit)).await?
     }
 
     // Registers.

@@ -111,7 +111,7 @@ impl Hub {
     }
 
     pub(crate) fn publish(&self, applied: &Applied, machine: &Machine) {
-        self.tally.applied(applied);
+        self.tally.applied(applied, machine);
         self.entries.send_replace(machine.entries());
         if applied.events.is_empty() {
             return;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::EndReason;
+use tenure_core::{EndReason, Margins};
 use tenure_replica::Role;
 
 use crate::node::Node;
@@ -155,9 +155,10 @@ pub(crate) fn render(node: &Node, traffic: &Traffic) -> String {
 }
 
 fn render_machine(node: &Node, page: &mut Page) {
-    let (counts, totals, revision, token, time) = node.glance(|machine| {
+    let (counts, totals, revision, token, time, margins) = node.glance(|machine| {
         let token = machine.last_token().map_or(0, |token| token.get());
-        (machine.counts(), *machine.totals(), machine.revision().get(), token, machine.time())
+        let (revision, margins) = (machine.revision().get(), machine.margins().clone());
+        (machine.counts(), *machine.totals(), revision, token, machine.time(), margins)
     });
     page.gauge("tenure_sessions", "Sessions alive, those ended and not yet cleared away among them.")
         .value(counts.sessions);
@@ -179,6 +180,17 @@ fn render_machine(node: &Node, page: &mut Page) {
     }
     page.counter("tenure_renewals_total", "Renewals that were answered ok, over the cluster's life.")
         .value(totals.renewals);
+    let eighths = (1..=Margins::BUCKETS).map(|eighth| eighth as f64 / Margins::BUCKETS as f64);
+    page.histogram(
+        "tenure_renewal_margin_ratio",
+        "What was left of its session when a renewal was applied, as a share of the TTL; 2/3 is usual. Since this node's start or last snapshot.",
+    )
+    .buckets(&[], eighths.map(Some).zip(margins.counts().iter().copied()), margins.sum());
+    page.counter(
+        "tenure_renewal_near_misses_total",
+        "Renewals that found less than a quarter of the TTL left. Since this node's start or last snapshot.",
+    )
+    .value(margins.near_misses());
     page.counter("tenure_sessions_expired_total", "Sessions ended for want of a renewal.")
         .value(totals.sessions_expired);
     page.counter("tenure_fence_refusals_total", "Stale writes refused by fences, as they reported.")
@@ -256,6 +268,23 @@ fn render_tally(node: &Node, page: &mut Page) {
         tally.held.buckets(),
         tally.held.sum(),
     );
+    page.histogram(
+        "tenure_handover_gap_seconds",
+        "After an exclusive lease was released, transferred, revoked or held too long: how long nobody held the resource until the next grant.",
+    )
+    .durations(&[], tally.handover_gap.buckets(), tally.handover_gap.sum());
+    page.histogram(
+        "tenure_holder_gap_seconds",
+        "After the holder of an exclusive lease was lost (expired, died, taken_over): how long nobody held the resource until the next grant.",
+    )
+    .durations(&[], tally.holder_gap.buckets(), tally.holder_gap.sum());
+    let mut refused = page.counter(
+        "tenure_fence_refusals_by_adapter_total",
+        "Stale writes refused by fences, as they reported to this cluster since this node's start; the adapter is what precedes the colon of a fence's name.",
+    );
+    for (adapter, count) in tally.refused_by_adapter() {
+        refused.labelled(&[("adapter", &adapter)], count);
+    }
 }
 
 fn render_replica(node: &Node, page: &mut Page) {
@@ -365,12 +394,22 @@ impl Family<'_> {
         let _ = writeln!(self.page, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
-    /// Buckets as they were counted, one by one; Prometheus wants them added up.
     fn durations(
         &mut self,
         labels: &[(&str, &str)],
         buckets: impl Iterator<Item = (Option<Duration>, u64)>,
         sum: Duration,
+    ) {
+        let seconds = |bound: Option<Duration>| bound.map(|bound| bound.as_secs_f64());
+        self.buckets(labels, buckets.map(|(bound, count)| (seconds(bound), count)), sum.as_secs_f64());
+    }
+
+    /// Buckets as they were counted, one by one; Prometheus wants them added up.
+    fn buckets(
+        &mut self,
+        labels: &[(&str, &str)],
+        buckets: impl Iterator<Item = (Option<f64>, u64)>,
+        sum: f64,
     ) {
         let mut count = 0;
         let mut unbounded = false;
@@ -381,13 +420,13 @@ impl Family<'_> {
         for (bound, number) in buckets {
             count += number;
             unbounded |= bound.is_none();
-            let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.as_secs_f64().to_string());
+            let bound = bound.map_or_else(|| "+Inf".to_owned(), |bound| bound.to_string());
             with_bound(self, &bound, count);
         }
         if !unbounded {
             with_bound(self, "+Inf", count);
         }
-        self.sample("_sum", labels, sum.as_secs_f64());
+        self.sample("_sum", labels, sum);
         self.sample("_count", labels, count);
     }
 }

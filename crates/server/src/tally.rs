@@ -1,9 +1,11 @@
 //! What this node has seen happen, counted for metrics. Numbers for people; nothing decides by them.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Applied, EventKind};
+use parking_lot::Mutex;
+use tenure_core::{Applied, EndReason, Event, EventKind, FenceName, Machine, Mode, ResourceName, Token};
 
 /// A histogram of durations with fixed buckets.
 #[derive(Debug)]
@@ -67,6 +69,11 @@ const LONG: &[Duration] = &[
     ms(86_400_000),
 ];
 
+/// How many adapters are told apart; fences are named by whoever uses them, and a metric must not grow with that.
+const ADAPTERS_MAX: usize = 32;
+/// What all others are counted as.
+const ADAPTER_OTHER: &str = "other";
+
 /// What has happened on this node since it started.
 #[derive(Debug)]
 pub struct Tally {
@@ -86,6 +93,12 @@ pub struct Tally {
     pub waited: Durations,
     /// How long leases were held.
     pub held: Durations,
+    /// How long nobody held a resource after an end that was asked for.
+    pub handover_gap: Durations,
+    /// How long nobody held a resource after its holder was lost.
+    pub holder_gap: Durations,
+    /// Stale writes refused by fences, by adapter. Refusals are rare enough for a lock.
+    refused: Mutex<BTreeMap<String, u64>>,
 }
 
 impl Default for Tally {
@@ -99,12 +112,15 @@ impl Default for Tally {
             late: Durations::new(SHORT),
             waited: Durations::new(LONG),
             held: Durations::new(LONG),
+            handover_gap: Durations::new(LONG),
+            holder_gap: Durations::new(LONG),
+            refused: Mutex::default(),
         }
     }
 }
 
 impl Tally {
-    pub(crate) fn applied(&self, applied: &Applied) {
+    pub(crate) fn applied(&self, applied: &Applied, machine: &Machine) {
         let batch = (applied.renewals.len() + applied.answers.len()) as u64;
         self.entries.fetch_add(1, Ordering::Relaxed);
         self.commands.fetch_add(applied.answers.len() as u64, Ordering::Relaxed);
@@ -116,13 +132,70 @@ impl Tally {
             match &event.kind {
                 EventKind::Ended { held_for, late, why, .. } => {
                     self.held.add(*held_for);
-                    if *why == tenure_core::EndReason::Expired {
+                    if *why == EndReason::Expired {
                         self.late.add(*late);
                     }
                 }
-                EventKind::Granted { waited, .. } => self.waited.add(*waited),
+                EventKind::Granted { waited, mode, resource, token, .. } => {
+                    self.waited.add(*waited);
+                    // Where several may hold, an end leaves no gap to speak of.
+                    if *mode == Mode::Exclusive {
+                        self.succeeded(event, machine, resource, *token);
+                    }
+                }
+                EventKind::Refused { fence, count, .. } => self.refused(fence, u64::from(*count)),
                 _ => {}
             }
         }
+    }
+
+    /// Counts how long nobody had held the resource. By the calendar, because cluster time stands still while nobody
+    /// holds anything; a number for people may be as wrong as the leaders' clocks are.
+    fn succeeded(&self, granted: &Event, machine: &Machine, resource: &ResourceName, token: Token) {
+        let Some(past) = machine.predecessor(resource, token) else { return };
+        let gap = granted.wall.as_unix_millis().saturating_sub(past.to_wall.as_unix_millis());
+        match past.why {
+            EndReason::Released | EndReason::Transferred | EndReason::Revoked | EndReason::HeldTooLong => {
+                self.handover_gap.add(ms(gap));
+            }
+            EndReason::Expired | EndReason::TakenOver | EndReason::Died => self.holder_gap.add(ms(gap)),
+        }
+    }
+
+    fn refused(&self, fence: &FenceName, count: u64) {
+        let mut refused = self.refused.lock();
+        let adapter = adapter(fence.as_str());
+        let known = refused.contains_key(adapter) || refused.len() < ADAPTERS_MAX;
+        *refused.entry(if known { adapter } else { ADAPTER_OTHER }.to_owned()).or_default() += count;
+    }
+
+    /// Stale writes refused by fences, by adapter.
+    pub(crate) fn refused_by_adapter(&self) -> BTreeMap<String, u64> {
+        self.refused.lock().clone()
+    }
+}
+
+/// The adapter that a fence's name names: `pg` of `pg:orders`. A name without a colon names none.
+fn adapter(fence: &str) -> &str {
+    fence.split_once(':').map_or(ADAPTER_OTHER, |(adapter, _)| adapter)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_are_told_apart_up_to_a_limit() {
+        let tally = Tally::default();
+        for (fence, count) in [("pg:orders", 2), ("pg:ledger", 3), ("s3:bucket/key", 1), ("nameless", 5)] {
+            tally.refused(&fence.parse().unwrap(), count);
+        }
+        for number in 0..2 * ADAPTERS_MAX {
+            tally.refused(&format!("made-up-{number}:x").parse().unwrap(), 1);
+        }
+        let told = tally.refused_by_adapter();
+        assert_eq!((told["pg"], told["s3"]), (5, 1));
+        assert_eq!(told.len(), ADAPTERS_MAX);
+        assert_eq!(told.values().sum::<u64>(), 11 + 2 * ADAPTERS_MAX as u64, "none is lost: {told:?}");
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Event, EventKind, Revision, WallTime};
+use tenure_core::{Event, EventKind, Machine, Revision, WallTime};
 use tenure_wire::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 
@@ -101,34 +101,69 @@ impl Watching {
         }
     }
 
-    /// Looks once: what was found, up to which revision, and whether there is more.
     fn look(&self) -> Result<(Vec<Batch>, Revision, bool), ApiError> {
-        self.api.node.glance(|machine| {
-            let events = machine.events_after(self.after).map_err(too_old(self.after))?;
-            let mut batches: Vec<Batch> = Vec::new();
-            let (mut looked, mut bytes, mut after) = (0, 0, self.after);
-            for event in events {
-                if (looked >= LOOK_MAX || bytes >= TAKE_BYTES_MAX) && event.revision != after {
-                    return Ok((batches, after, true));
-                }
-                looked += 1;
-                after = event.revision;
-                if !concerns(&event.kind, &self.prefix) {
-                    continue;
-                }
-                if let EventKind::Put { value, .. } = &event.kind {
-                    bytes += value.len();
-                }
-                match batches.last_mut() {
-                    Some(batch) if batch.revision == event.revision => batch.events.push(event.clone()),
-                    _ => batches.push(Batch {
-                        revision: event.revision,
-                        wall: event.wall,
-                        events: vec![event.clone()],
-                    }),
-                }
-            }
-            Ok((batches, after, false))
+        self.api.node.glance(|machine| look(machine, &self.prefix, self.after, LOOK_MAX))
+    }
+}
+
+/// Looks once, at `look_max` events or so: what was found, up to which revision, and whether there is more.
+fn look(
+    machine: &Machine,
+    prefix: &str,
+    begin_after: Revision,
+    look_max: usize,
+) -> Result<(Vec<Batch>, Revision, bool), ApiError> {
+    let events = machine.events_after(begin_after).map_err(too_old(begin_after))?;
+    let mut batches: Vec<Batch> = Vec::new();
+    let (mut looked, mut bytes, mut after) = (0, 0, begin_after);
+    for event in events {
+        if (looked >= look_max || bytes >= TAKE_BYTES_MAX) && event.revision != after {
+            return Ok((batches, after, true));
+        }
+        looked += 1;
+        after = event.revision;
+        if !concerns(&event.kind, prefix) {
+            continue;
+        }
+        if let EventKind::Put { value, .. } = &event.kind {
+            bytes += value.len();
+        }
+        match batches.last_mut() {
+            Some(batch) if batch.revision == event.revision => batch.events.push(event.clone()),
+            _ => batches.push(Batch {
+                revision: event.revision,
+                wall: event.wall,
+                events: vec![event.clone()],
+            }),
+        }
+    }
+    Ok((batches, after, false))
+}
+
+/// A page of the events that are still remembered: for those who ask what happened, not what happens.
+pub(crate) struct Remembered {
+    pub events: Vec<Event>,
+    pub complete_from: Revision,
+    pub revision: Revision,
+    pub next: Option<Revision>,
+}
+
+impl Remembered {
+    /// The page that begins with revision `from`, or with the oldest.
+    pub fn page(
+        machine: &Machine,
+        prefix: &str,
+        from: Option<u64>,
+        limit: usize,
+    ) -> Result<Remembered, ApiError> {
+        let complete_after = machine.events_after(Revision::default()).err().unwrap_or_default();
+        let after = from.map_or(complete_after, |from| Revision::new(from.saturating_sub(1)));
+        let (batches, after, more) = look(machine, prefix, after, limit)?;
+        Ok(Remembered {
+            events: batches.into_iter().flat_map(|batch| batch.events).collect(),
+            complete_from: complete_after.next(),
+            revision: machine.revision(),
+            next: more.then(|| after.next()),
         })
     }
 }

@@ -32,7 +32,7 @@ Exit codes:
 /// The groups in which commands are listed, in order.
 pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Hold", &["acquire", "release", "transfer", "revoke", "session"]),
-    ("Look", &["get", "ls", "watch", "history", "explain"]),
+    ("Look", &["get", "ls", "watch", "history", "explain", "top"]),
     ("Store", &["kv", "fence"]),
     ("Operate", &["serve", "cluster", "agent", "tune"]),
     ("Learn", &["demo"]),

@@ -100,6 +100,8 @@ pub enum StoreCommand {
     History(commands::history::Args),
     /// Say in words who holds a resource, what is left, who waits and why
     Explain(commands::explain::Args),
+    /// Show the cluster and its leases at a glance, kept up to date
+    Top(commands::top::Args),
     /// Read and write registers: small values, guarded by leases where asked for
     Kv(commands::kv::Args),
     /// Check the five numbers of a lease, price them, or measure and recommend

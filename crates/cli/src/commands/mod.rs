@@ -16,6 +16,7 @@ pub mod release;
 pub mod revoke;
 pub mod serve;
 pub mod session;
+pub mod top;
 pub mod transfer;
 pub mod tune;
 pub mod watch;
@@ -49,6 +50,7 @@ pub fn run(command: StoreCommand, globals: &Globals, output: &Output) -> Result<
             StoreCommand::Kv(args) => kv::run(args, &context).await,
             StoreCommand::Tune(args) => tune::run(args, &context).await,
             StoreCommand::Fence(args) => fence::run(args, &context).await,
+            StoreCommand::Top(args) => top::run(args, &context).await,
             StoreCommand::Cluster(args) => cluster::run(args, &context).await,
         }
     })

@@ -37,7 +37,7 @@ once; nothing that was acknowledged is lost either way.";
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
-    /// Where clients connect: gRPC, HTTP/JSON, status page and metrics, all on one port
+    /// Where clients connect: gRPC, HTTP/JSON, dashboard and metrics, all on one port
     #[arg(long, value_name = "HOST:PORT", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     pub listen: String,
     /// The address that clients are told, if it is not the one listened on
@@ -242,7 +242,7 @@ impl Greeting {
     fn json(&self) -> serde_json::Value {
         json!({
             "listening": self.address.to_string(),
-            "status_page": format!("http://{}/", self.reachable()),
+            "dashboard": format!("http://{}/", self.reachable()),
             "data_dir": self.data_dir.display().to_string(),
             "fault_tolerant": !self.alone,
         })

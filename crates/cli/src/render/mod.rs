@@ -5,6 +5,7 @@ pub mod explain;
 pub mod leases;
 mod paint;
 pub mod table;
+pub mod top;
 pub mod tune;
 pub mod words;
 

@@ -14,6 +14,7 @@ mod fences;
 mod giving;
 mod history;
 mod leases;
+mod margins;
 mod registers;
 mod restore;
 mod sessions;
@@ -30,6 +31,7 @@ use core::time::Duration;
 
 use self::deadlines::{Deadlines, Due};
 use self::events::EventLog;
+pub use self::margins::Margins;
 use self::shelf::Shelf;
 use self::state::{RegisterNumber, ResourceNumber, State};
 use crate::answer::{Answer, Done, Refusal, RenewalAnswer};
@@ -65,6 +67,7 @@ pub struct Machine {
     lapsed_sessions: usize,
 
     events: EventLog,
+    margins: Margins,
 
     // Of the entry being applied.
     revision_raised: bool,
@@ -126,6 +129,7 @@ impl Machine {
             answer_bytes: 0,
             lapsed_sessions: 0,
             events: EventLog::starting_after(state.revision),
+            margins: Margins::default(),
             revision_raised: false,
             fresh: Vec::new(),
             freed: BTreeSet::new(),

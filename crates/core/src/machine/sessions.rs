@@ -243,18 +243,22 @@ impl Machine {
         if !self.has_not_ended(session) {
             return RenewalAnswer::UnknownSession;
         }
+        let now = self.state.time;
         let pulse = self.pulse_mut(session);
+        let left = pulse.deadline.remaining_at(now);
         // Number zero is a caller that keeps no numbers. A number that is not above the highest was sent
         // before one that already counted: it sets nothing, and is answered all the same.
         if renewal.number == 0 || renewal.number > pulse.number {
             pulse.number = pulse.number.max(renewal.number);
             pulse.deadline = at.plus(pulse.ttl);
+            let ttl = pulse.ttl;
             // A contender would have ended it, so a lapsed session that is still here is uncontested.
             if core::mem::take(&mut pulse.lapsed) {
                 self.lapsed_sessions -= 1;
                 self.recount_hard_limit(session);
                 self.index_session(session);
             }
+            self.margins.count(left, ttl);
         }
         self.state.totals.renewals += 1;
         self.renewal_answer(renewal)

@@ -6,8 +6,8 @@ use alloc::vec::Vec;
 use core::ops::Bound;
 use core::time::Duration;
 
-use super::Machine;
 use super::state::{FenceRecord, Hold, Resource, ResourceNumber, State, Totals, Transition, WaiterNumber};
+use super::{Machine, Margins};
 use crate::answer::{Grant, Holding, Register, RenewalNews};
 use crate::command::{KindSetting, Mode};
 use crate::event::Event;
@@ -245,6 +245,53 @@ impl Machine {
     pub fn history(&self, name: &ResourceName) -> Option<Vec<Transition>> {
         let resource = self.resource(*self.names.get(name)?);
         Some(resource.more.iter().flat_map(|more| &more.history).cloned().collect())
+    }
+
+    /// The resources whose names begin with `prefix`, after `after`, in order, that have past leases; and where to go on. Whole
+    /// resources, as many as have `limit` past leases together, and at least one.
+    pub fn histories(
+        &self,
+        prefix: &str,
+        after: Option<&ResourceName>,
+        limit: usize,
+    ) -> (Vec<(LeaseView, Vec<Transition>)>, Next<ResourceName>) {
+        let from = match after {
+            Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(prefix),
+        };
+        let mut found: Vec<(LeaseView, Vec<Transition>)> = Vec::new();
+        let (mut count, mut last) = (0, None::<&ResourceName>);
+        let names = self.names.range::<str, _>((from, Bound::Unbounded));
+        for (scanned, (name, number)) in names.enumerate() {
+            if !name.as_str().starts_with(prefix) {
+                break;
+            }
+            if scanned == SCANNED_PER_PAGE_MAX {
+                return (found, last.cloned());
+            }
+            let past = self.resource(*number).more.iter().flat_map(|more| &more.history);
+            let many = past.clone().count();
+            if count > 0 && many > 0 && count + many > limit {
+                return (found, last.cloned());
+            }
+            last = Some(name);
+            if many > 0 {
+                count += many;
+                found.push((self.lease_view(*number), past.cloned().collect()));
+            }
+        }
+        (found, None)
+    }
+
+    /// The newest past lease of a resource that has a smaller token than `token`: whom that grant succeeded.
+    pub fn predecessor(&self, name: &ResourceName, token: Token) -> Option<&Transition> {
+        let more = self.resource(*self.names.get(name)?).more.as_ref()?;
+        more.history.iter().rev().find(|past| past.token < token)
+    }
+
+    /// What renewals found left of their sessions since this machine was made; not part of the state.
+    pub fn margins(&self) -> &Margins {
+        &self.margins
     }
 
     /// The sessions after `after`, in the order of their numbers; and where to go on.

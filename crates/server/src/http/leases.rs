@@ -6,7 +6,8 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use tenure_core::{Grant, ResourceName, Scope, Token};
+use tenure_core::state::Transition;
+use tenure_core::{Grant, LeaseView, ResourceName, Scope, Token};
 use tenure_wire::{ApiError, Code, Effect, json};
 
 use super::error::no_such_call;
@@ -56,11 +57,28 @@ pub(super) async fn get(
 pub(super) async fn history(State(api): State<Arc<Api>>, written: Written) -> Answer<json::History> {
     written.no_verb()?;
     let (lease, past) = api.history(&written.resource()?).await?;
-    Ok(Json(json::History {
+    Ok(Json(told(&lease, &past)))
+}
+
+/// The past of every resource that is remembered.
+pub(super) async fn histories(
+    State(api): State<Arc<Api>>,
+    Asked(asked): Asked<List>,
+) -> Answer<json::Histories> {
+    let after = if asked.after.is_empty() { None } else { Some(asked.after.parse::<ResourceName>()?) };
+    let (found, next) = api.histories(&asked.prefix, after.as_ref(), page(asked.limit)?, asked.stale).await?;
+    Ok(Json(json::Histories {
+        histories: found.iter().map(|(lease, past)| told(lease, past)).collect(),
+        next: next.map(|name| name.to_string()),
+    }))
+}
+
+fn told(lease: &LeaseView, past: &[Transition]) -> json::History {
+    json::History {
         resource: lease.resource.to_string(),
         holders: lease.holders.iter().map(Into::into).collect(),
         transitions: past.iter().rev().map(Into::into).collect(),
-    }))
+    }
 }
 
 pub(super) async fn verb(

@@ -4,6 +4,7 @@
 //! hold no rule of their own: what a path means is `path.rs`, what an error looks like is `error.rs`, what can be
 //! asked is `crate::calls`.
 
+mod dashboard;
 mod error;
 mod extract;
 mod fences;
@@ -43,7 +44,9 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .route("/v1/leases:cancel", post(leases::cancel))
         .route("/v1/leases/{*resource}", get(leases::get).post(leases::verb))
         .route("/v1/history/{*resource}", get(leases::history))
+        .route("/v1/history", get(leases::histories))
         .route("/v1/watch", get(watch::watch))
+        .route("/v1/events", get(watch::events))
         .route("/v1/registers", get(registers::list))
         .route("/v1/registers:write", post(registers::write))
         .route(
@@ -62,9 +65,7 @@ pub(crate) fn router(api: Arc<Api>) -> Router {
         .route("/healthz", get(pages::healthz))
         .route("/readyz", get(pages::readyz))
         .route("/openapi.json", get(openapi::page))
-        .route("/", get(pages::status_page))
-        .route("/status.js", get(pages::status_script))
-        .route("/status.css", get(pages::status_style))
+        .merge(dashboard::router())
         .fallback(nothing_here)
         .method_not_allowed_fallback(wrong_method)
         .layer(axum::middleware::map_response(plain_headers))

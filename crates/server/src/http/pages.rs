@@ -1,11 +1,11 @@
-//! Everything about the node itself: the cluster, metrics, health, the probe, the status page.
+//! Everything about the node itself: the cluster, metrics, health, the probe.
 
 use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tenure_wire::json;
 
@@ -54,23 +54,4 @@ pub(super) async fn healthz() -> Json<Health> {
 pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer<Health> {
     api.ready().await?;
     Ok(Json(Health { status: "ready" }))
-}
-
-/// Nothing but this server's own page, script, style and data; nobody may frame it.
-const PAGE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-    img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-pub(super) async fn status_page() -> Response {
-    let headers = [(header::CONTENT_SECURITY_POLICY, PAGE_POLICY), (header::REFERRER_POLICY, "no-referrer")];
-    (headers, Html(include_str!("../../../../web/index.html"))).into_response()
-}
-
-pub(super) async fn status_script() -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/javascript; charset=utf-8")];
-    (kind, include_str!("../../../../web/status.js")).into_response()
-}
-
-pub(super) async fn status_style() -> Response {
-    let kind = [(header::CONTENT_TYPE, "text/css; charset=utf-8")];
-    (kind, include_str!("../../../../web/status.css")).into_response()
 }

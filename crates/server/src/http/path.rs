@@ -64,7 +64,8 @@ pub(crate) fn call(method: &Method, path: &str) -> &'static str {
         ("POST", "leases", _, Some("revoke")) => "leases.revoke",
         ("POST", "leases:cancel", None, _) | ("POST", "leases", _, Some("cancel")) => "leases.cancel",
         ("POST", "leases", _, Some("barrier")) => "leases.barrier",
-        ("GET", "history", Some(_), None) => "leases.history",
+        ("GET", "history", _, None) => "leases.history",
+        ("GET", "events", None, _) => "watch.events",
         ("GET", "watch", None, _) => "watch.watch",
         ("GET", "registers", None, _) => "registers.list",
         ("GET", "registers", Some(_), None) => "registers.get",
@@ -82,17 +83,11 @@ pub(crate) fn call(method: &Method, path: &str) -> &'static str {
         ("POST", "probe", Some(_), None) => "probe",
         (
             "GET" | "HEAD",
-            "/metrics"
-            | "/healthz"
-            | "/readyz"
-            | "/openapi.json"
-            | "/.well-known/jwks.json"
-            | "/"
-            | "/status.js"
-            | "/status.css",
+            "/metrics" | "/healthz" | "/readyz" | "/openapi.json" | "/.well-known/jwks.json" | "/",
             None,
             _,
         ) => "page",
+        ("GET" | "HEAD", place, None, _) if place.starts_with("/web/") => "page",
         _ => "other",
     }
 }

@@ -1,4 +1,4 @@
-//! `GET /v1/watch`: what changes, as server-sent events.
+//! `GET /v1/watch`: what changes, as server-sent events; `GET /v1/events`: what did.
 //!
 //! Each event is a message whose `event:` is its kind. Only the last one of a revision carries `id:`, so that a
 //! watcher cut off in the middle of a revision is told the whole of it again when it resumes.
@@ -7,6 +7,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, header};
@@ -14,10 +15,12 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::stream;
 use serde::{Deserialize, Serialize};
+use tenure_core::Revision;
 use tenure_wire::{ApiError, json};
 
-use super::Refused;
 use super::extract::Asked;
+use super::{Answer, Refused};
+use crate::calls::page;
 use crate::front::Api;
 use crate::watching::{Batch, Watching};
 
@@ -30,6 +33,27 @@ pub(super) struct Watch {
     #[serde(default)]
     prefix: String,
     from: Option<u64>,
+}
+
+#[derive(Deserialize)]
+pub(super) struct Past {
+    #[serde(default)]
+    prefix: String,
+    from: Option<u64>,
+    limit: Option<u64>,
+    #[serde(default)]
+    stale: bool,
+}
+
+/// What happened, as far as it is remembered.
+pub(super) async fn events(State(api): State<Arc<Api>>, Asked(asked): Asked<Past>) -> Answer<json::Events> {
+    let found = api.events(&asked.prefix, asked.from, page(asked.limit)?, asked.stale).await?;
+    Ok(Json(json::Events {
+        events: found.events.iter().map(Into::into).collect(),
+        complete_from: found.complete_from.get(),
+        revision: found.revision.get(),
+        next: found.next.map(Revision::get),
+    }))
 }
 
 pub(super) async fn watch(

@@ -398,10 +398,89 @@ async fn the_pages_of_the_node() {
     let page = node.get("/").await;
     let policy = page.headers["content-security-policy"].to_str().unwrap();
     assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{policy}");
-    assert_eq!(node.get("/status.js").await.status, StatusCode::OK);
-    assert_eq!(node.get("/status.css").await.status, StatusCode::OK);
+    for path in ["/web/app.js", "/web/style.css", "/web/icon.svg", "/web/logic/timing.js"] {
+        assert_eq!(node.get(path).await.status, StatusCode::OK, "{path}");
+    }
+    node.get("/web/nothing.js").await.refused("no_such_call");
     assert_eq!(node.post("/v1/probe/1", json!({})).await.status, StatusCode::NO_CONTENT);
     node.post("/v1/probe/soon", json!({})).await.refused("invalid_argument");
+}
+
+/// Events as pages of whole revisions, histories as pages of whole resources.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_past_is_told_in_pages() {
+    let node = Node::start().await;
+    for (resource, times) in [("a", 2), ("b", 1), ("c/d", 1)] {
+        for _ in 0..times {
+            let session = node.acquire(resource, "h").await["session"].clone();
+            node.post(&format!("/v1/leases/{resource}:release"), json!({"session": session})).await.ok();
+        }
+    }
+    let all = node.get("/v1/events?limit=1000").await.ok();
+    let events = all["events"].as_array().unwrap();
+    assert_eq!((&all["complete_from"], &all["next"]), (&json!(1), &Value::Null));
+    assert_eq!(events.last().unwrap()["revision"], all["revision"]);
+    let granted = events.iter().filter(|event| event["kind"] == "granted").count();
+    assert_eq!(granted, 4);
+
+    // Page after page it is the same, and no revision is cut.
+    let (mut paged, mut from) = (Vec::new(), json!(1));
+    while let Some(next) = from.as_u64() {
+        let page = node.get(&format!("/v1/events?limit=2&from={next}")).await.ok();
+        let found = page["events"].as_array().unwrap().clone();
+        assert!(found.iter().all(|event| event["revision"].as_u64() >= Some(next)), "{page}");
+        paged.extend(found);
+        from = page["next"].clone();
+    }
+    assert_eq!(&paged, events);
+    let few = node.get("/v1/events?prefix=c/").await.ok();
+    assert!(few["events"].as_array().unwrap().iter().all(|event| event["resource"] == "c/d"), "{few}");
+    assert_eq!(few["events"].as_array().unwrap().len(), 2);
+
+    let first = node.get("/v1/history?limit=3").await.ok();
+    let names = |page: &Value| -> Vec<String> {
+        let found = page["histories"].as_array().unwrap();
+        found.iter().map(|one| one["resource"].as_str().unwrap().to_owned()).collect()
+    };
+    assert_eq!((names(&first), &first["next"]), (vec!["a".into(), "b".into()], &json!("b")));
+    assert_eq!(first["histories"][0]["transitions"].as_array().unwrap().len(), 2);
+    let rest = node.get("/v1/history?limit=3&after=b").await.ok();
+    assert_eq!((names(&rest), &rest["next"]), (vec!["c/d".into()], &Value::Null));
+    // One resource is told even where it alone is more than was asked for.
+    assert_eq!(names(&node.get("/v1/history?limit=1").await.ok()), ["a"]);
+    assert_eq!(names(&node.get("/v1/history?prefix=c").await.ok()), ["c/d"]);
+}
+
+/// The numbers that say how good holders and handovers are, each after what it counts has happened.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_people_watch_is_counted() {
+    let node = Node::start().await;
+    let first = node.acquire("job", "a").await;
+    let session = first["session"].as_str().unwrap().to_owned();
+    node.post(&format!("/v1/sessions/{session}:renew"), json!({})).await.ok();
+    node.post("/v1/leases/job:release", json!({"session": session})).await.ok();
+    let body = json!({"holder": "b", "ttl_ms": 500, "fences": ["pg:orders"]});
+    node.post("/v1/leases/job:acquire", body).await.ok();
+    let refused = json!({"fence": "pg:orders", "presented": 1, "seen": 2, "count": 3});
+    node.post("/v1/fences/job:refused", refused).await.ok();
+    // Waits until the second has expired.
+    node.post("/v1/leases/job:acquire", json!({"holder": "c", "ttl_ms": 60_000, "wait_ms": 20_000}))
+        .await
+        .ok();
+    let text = String::from_utf8(node.get("/metrics").await.body).unwrap();
+    for line in [
+        "tenure_renewal_margin_ratio_bucket{le=\"0.875\"} 0",
+        "tenure_renewal_margin_ratio_bucket{le=\"1\"} 1",
+        "tenure_renewal_near_misses_total 0",
+        "tenure_handover_gap_seconds_count 1",
+        "tenure_holder_gap_seconds_count 1",
+        "tenure_expiry_lateness_seconds_count 1",
+        "tenure_fence_refusals_total 3",
+        "tenure_fence_refusals_by_adapter_total{adapter=\"pg\"} 3",
+        "tenure_ends_total{why=\"expired\"} 1",
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+    }
 }
 
 /// What `/openapi.json` describes is there, and what it does not describe is not.

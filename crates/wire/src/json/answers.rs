@@ -611,3 +611,12 @@ pub struct History {
     /// What was.
     pub transitions: Vec<Transition>,
 }
+
+/// The past leases of many resources, in the order of their names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Histories {
+    /// One page of them: those that have a past.
+    pub histories: Vec<History>,
+    /// The `after` of the next page.
+    pub next: Option<String>,
+}

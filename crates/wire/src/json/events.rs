@@ -21,6 +21,19 @@ pub struct Event {
     pub kind: EventKind,
 }
 
+/// The events that are still remembered, in order: one page of whole revisions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Events {
+    /// One page of them.
+    pub events: Vec<Event>,
+    /// Everything from this revision on is remembered; what was before is forgotten.
+    pub complete_from: u64,
+    /// The present revision.
+    pub revision: u64,
+    /// The `from` of the next page.
+    pub next: Option<u64>,
+}
+
 /// What changed; the field `kind` says which of these it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]

@@ -19,15 +19,15 @@ use tenure_core::{KindSetting, RegisterKey};
 use crate::error::{ApiError, Code};
 
 pub use answers::{
-    ArmedBody, Cancelled, Closed, ErrorBody, Fence, Fences, Granted, GrantedMany, History, Holder, Lease,
-    LeaseNews, Leases, Released, Renewed, RenewedMany, RenewedOrError, Revoked, SessionLeases, SessionOpened,
-    SessionSummary, Sessions, TokenTaken, Transition, Waiter,
+    ArmedBody, Cancelled, Closed, ErrorBody, Fence, Fences, Granted, GrantedMany, Histories, History, Holder,
+    Lease, LeaseNews, Leases, Released, Renewed, RenewedMany, RenewedOrError, Revoked, SessionLeases,
+    SessionOpened, SessionSummary, Sessions, TokenTaken, Transition, Waiter,
 };
 pub use cluster::{
     AddNode, CheckSequencer, ClusterStatus, IssueSequencer, NodeStatus, SequencerChecked, SequencerIssued,
     StepDown,
 };
-pub use events::{Event, EventKind};
+pub use events::{Event, EventKind, Events};
 pub use registers::{
     Compare, DeleteRegister, OnRegister, Operation, PutRegister, Rebind, Register, Registers, WriteRegisters,
     Written, WrittenMany, guard_from_header,

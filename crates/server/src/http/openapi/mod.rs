@@ -143,6 +143,19 @@ fn paths() -> Value {
             "get": call("history", "The past leases of a resource, the newest first").path(resource())
                 .ok("History").refused(&[Code::InvalidName, Code::NotFound]),
         },
+        "/v1/history": {
+            "get": call("listHistories", "The past leases of every resource that is remembered; `limit` counts leases, a resource is always whole")
+                .query(&[prefix("resources")]).query(list).ok("Histories").refused(&[Code::InvalidName]),
+        },
+        "/v1/events": {
+            "get": call("listEvents", "What happened, as far as it is remembered; a revision is always whole")
+                .query(&[
+                    prefix("resources and registers"),
+                    query("from", "Begin with this revision; without it, with the oldest.", number()),
+                    limit(), stale(),
+                ])
+                .ok("Events").refused(&[Code::TooOld]),
+        },
         "/v1/watch": {
             "get": call("watch", "What changes, as server-sent events; `id:` is the revision")
                 .query(&[

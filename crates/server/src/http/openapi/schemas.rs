@@ -179,6 +179,15 @@ fn common() -> Group {
                 "barrier", "armed", "refused", "paused", "took_office", "changed",
             ]}}}),
         ),
+        (
+            "Events",
+            answer(vec![
+                always("events", list(named("Event"))),
+                always("complete_from", count()),
+                always("revision", count()),
+                always("next", or_null(count())),
+            ]),
+        ),
     ]
 }
 
@@ -419,6 +428,10 @@ fn leases() -> Group {
                 always("why", why()),
                 maybe("reason", text()),
             ]),
+        ),
+        (
+            "Histories",
+            answer(vec![always("histories", list(named("History"))), always("next", or_null(text()))]),
         ),
         (
             "History",

@@ -1,0 +1,351 @@
+//! The dashboard as a user meets it: in a real browser, with real data from a running cluster.
+//!
+//! Pictures of every view are left in `target/dashboard` for eyes; what a program can judge is judged here: that every
+//! view tells what happened, that nobody is shut out, that nothing is asked of anybody but the node, and that the page
+//! survives its server.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tenure_e2e::{
+    BROWSER, Browser, Cluster, Http, Node, Scratch, Screen, alone, alongside, scale, skipped_without, until,
+    until_some,
+};
+
+const ACCESSIBILITY: &str = include_str!("../../../web/tests/accessibility.js");
+const LOGIC: &str = include_str!("../../../web/tests/logic.js");
+const VIEWS: [(&str, &str); 5] = [
+    ("cluster", "document.querySelectorAll('main tbody tr').length === 3"),
+    ("leases", "document.querySelector('main .found').textContent.includes('leases')"),
+    ("resource/settlement%2Fcron", "document.querySelectorAll('main .hold').length >= 3"),
+    ("incident", "document.querySelectorAll('main .events li').length > 5"),
+    ("tuner", "document.querySelectorAll('main .sum').length === 4"),
+];
+
+fn acquire(http: &mut Http, resource: &str, body: Value) -> Value {
+    http.post(&format!("/v1/leases/{resource}:acquire"), &body).expect(200)
+}
+
+/// A resource with a past: a lease that was given back, one that expired, one that is held, fenced in one of two places, with
+/// fourteen stale writes refused and somebody in line.
+fn history(http: &mut Http) {
+    let fences = json!(["pg:ledger", "s3:reports"]);
+    let first =
+        acquire(http, "settlement/cron", json!({"holder": "node-a", "ttl_ms": 60_000, "fences": fences}));
+    http.post("/v1/leases/settlement/cron:release", &json!({"session": first["session"]})).expect(200);
+    let second = acquire(http, "settlement/cron", json!({"holder": "node-b", "ttl_ms": 500}));
+    until("the second lease has expired", Duration::from_secs(30), || {
+        http.get("/v1/leases/settlement/cron").json()["state"] == "free"
+    });
+    let third = acquire(http, "settlement/cron", json!({"holder": "node-c", "ttl_ms": 3_600_000}));
+    let armed = json!({"fence": "pg:ledger", "token": third["token"]});
+    http.post("/v1/fences/settlement/cron:arm", &armed).expect(200);
+    let refused =
+        json!({"fence": "pg:ledger", "presented": second["token"], "seen": third["token"], "count": 14});
+    http.post("/v1/fences/settlement/cron:refused", &refused).expect(200);
+    let many: Vec<String> = (0..40).map(|shard| format!("ingest/shard-{shard:02}")).collect();
+    let body = json!({"resources": many, "holder": "ingest-7", "ttl_ms": 3_600_000});
+    http.post("/v1/leases:acquire", &body).expect(200);
+    for trainer in ["gpu-a", "gpu-b"] {
+        acquire(http, "gpu/pool", json!({"holder": trainer, "ttl_ms": 3_600_000, "mode": {"slots": 4}}));
+    }
+}
+
+/// Somebody in line, as long as the thread runs; the answer does not matter.
+fn waits(node: &Node) -> std::thread::JoinHandle<()> {
+    let mut http = node.http().with_limit(Duration::from_secs(120));
+    std::thread::spawn(move || {
+        let body = json!({"holder": "node-d", "ttl_ms": 60_000, "wait_ms": 60_000});
+        let _ = http.call("POST", "/v1/leases/settlement/cron:acquire", Some(&body));
+    })
+}
+
+/// Where pictures are left, for eyes.
+fn pictures() -> PathBuf {
+    let program = std::env::current_exe().expect("a running program has a path");
+    let target = program.ancestors().find(|path| path.ends_with("debug") || path.ends_with("release"));
+    let folder = target.and_then(|path| path.parent()).expect("cargo's build output").join("dashboard");
+    std::fs::create_dir_all(&folder).expect("a folder below the build output can be made");
+    folder
+}
+
+/// What the page says.
+fn text(browser: &Browser, selector: &str) -> String {
+    let found = browser.evaluate(&format!("document.querySelector('{selector}')?.innerText ?? ''"));
+    found.as_str().unwrap_or_default().to_owned()
+}
+
+fn go(browser: &Browser, view: &str) {
+    browser.evaluate(&format!("location.hash = '#/{view}'"));
+}
+
+#[track_caller]
+fn says(browser: &Browser, words: &[&str]) {
+    let page = text(browser, "main");
+    for word in words {
+        assert!(page.contains(word), "{word:?} is not on the page:\n{page}");
+    }
+}
+
+#[test]
+fn every_view_shows_a_running_cluster_to_everybody() {
+    if skipped_without(BROWSER, "every_view_shows_a_running_cluster_to_everybody") {
+        return;
+    }
+    let _turn = alongside();
+    let mut cluster = Cluster::start("dashboard", 3);
+    let leader = cluster.leader();
+    let mut http = cluster.node(leader).http();
+    history(&mut http);
+    let waiter = waits(cluster.node(leader));
+    let browser = Browser::start();
+    let address = format!("http://{}/", cluster.node(leader).address());
+    browser.open(&address);
+
+    // What each view tells.
+    let folder = pictures();
+    for (screen, name) in [(Screen::DESK, "light"), (Screen::NIGHT, "dark"), (Screen::PHONE, "phone")] {
+        browser.screen(screen);
+        for (view, there) in VIEWS {
+            go(&browser, view);
+            browser.until(&format!("{view} is shown"), there);
+            browser.drawn();
+            let short = view.split('/').next().unwrap_or(view);
+            std::fs::write(folder.join(format!("{short}-{name}.png")), browser.picture()).expect("a picture");
+            let problems = browser.evaluate(ACCESSIBILITY);
+            assert_eq!(problems, json!([]), "{view} on {name}: {problems:#}");
+            match (short, name) {
+                ("cluster", "light") => says(&browser, &["healthy", "3 of 3 nodes answer", "Dropped time"]),
+                ("leases", "light") => says(&browser, &["gpu/pool#0", "gpu-a", "ingest/shard-00"]),
+                ("resource", "light") => says(
+                    &browser,
+                    &["node-c", "node-d", "held by node-c", "1 of 2 armed", "never armed", "expired", "14"],
+                ),
+                ("incident", "light") => {
+                    says(&browser, &["granted to node-c", "expired", "took office", "refused 14"])
+                }
+                ("tuner", "light") => says(&browser, &["Safety", "Availability", "They fit"]),
+                _ => {}
+            }
+        }
+    }
+    browser.screen(Screen::DESK);
+
+    by_keyboard(&browser);
+    an_incident_is_saved(&browser);
+    a_grant_is_shown_as_it_happens(&browser, &mut http);
+    a_lease_is_revoked_when_confirmed(&browser, &mut http);
+
+    // Nothing was thrown, nothing was against the policy, nobody else was asked.
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    let foreign: Vec<String> = browser
+        .requests()
+        .into_iter()
+        .filter(|url| !url.starts_with(&address) && url != "about:blank" && !url.starts_with("blob:"))
+        .collect();
+    assert_eq!(foreign, Vec::<String>::new());
+
+    a_server_that_goes_away_and_comes_back(&browser, cluster.node_mut(leader));
+    waiter.join().expect("the waiter ends");
+}
+
+/// From the top of the page to a lease and into it, without a mouse.
+fn by_keyboard(browser: &Browser) {
+    go(browser, "cluster");
+    browser.until("the cluster is shown", "document.querySelector('h1').textContent === 'Cluster'");
+    browser.evaluate("document.activeElement.blur()");
+    let mut visited = Vec::new();
+    for _ in 0..4 {
+        browser.press("Tab");
+        visited.push(text(browser, ":focus"));
+        let outline = browser.evaluate("getComputedStyle(document.activeElement).outlineStyle");
+        assert_ne!(outline, json!("none"), "what has the focus is not shown: {visited:?}");
+    }
+    assert_eq!(visited, ["Skip to the content", "Tenure", "Cluster", "Leases"].map(String::from));
+    browser.press("Enter");
+    browser.until("the leases are shown", "document.querySelectorAll('main .rows .row').length > 5");
+    browser.press("/");
+    browser.until("the search has the focus", "document.activeElement.id === 'search'");
+    browser.type_text("settlement");
+    browser.until("one lease is left", "document.querySelectorAll('main .rows .row').length === 1");
+    browser.press("ArrowDown");
+    browser.press("Enter");
+    browser.until("the resource is shown", "document.querySelector('h1')?.textContent === 'settlement/cron'");
+    browser.until("its timeline is drawn", "document.querySelector('.timeline') !== null");
+    let range = "document.querySelector('.timeline').getAttribute('aria-label')";
+    let before = browser.evaluate(range);
+    browser.evaluate("document.querySelector('.picture').focus()");
+    browser.press("+");
+    assert_ne!(browser.evaluate(range), before, "it is zoomed by a key");
+}
+
+fn a_grant_is_shown_as_it_happens(browser: &Browser, http: &mut Http) {
+    go(browser, "leases");
+    browser.until("the leases are shown", "document.querySelectorAll('main .rows .row').length > 5");
+    let before = text(browser, "main .found");
+    acquire(http, "aaa/newcomer", json!({"holder": "late", "ttl_ms": 3_600_000}));
+    let granted = Instant::now();
+    browser.until(
+        "the new lease is shown",
+        "document.querySelector('main .rows').innerText.includes('aaa/newcomer')",
+    );
+    eprintln!("a grant was on the page after {:?} ({before} before)", granted.elapsed());
+}
+
+/// The story of an incident, as it would be put into a ticket.
+fn an_incident_is_saved(browser: &Browser) {
+    let folder = Scratch::new("saved");
+    browser.save_into(folder.path());
+    go(browser, "incident");
+    browser.until("the story is told", "document.querySelectorAll('main .events li').length > 5");
+    let saved = |button: &str, ending: &str| {
+        press(browser, button);
+        until_some("the file is saved", Duration::from_secs(30), || {
+            let files = folder.listing();
+            let (path, ..) = files.iter().find(|(path, ..)| path.to_string_lossy().ends_with(ending))?;
+            Some(std::fs::read_to_string(path).expect("a saved file can be read"))
+        })
+    };
+    let text = saved("Save as text", ".txt");
+    for word in ["settlement/cron granted to node-c", "expired", "pg:ledger refused 14 stale writes"] {
+        assert!(text.contains(word), "{word:?} is not in\n{text}");
+    }
+    let json: Value = serde_json::from_str(&saved("Save as JSON", ".json")).expect("one object");
+    let kinds: Vec<&str> = json["events"]
+        .as_array()
+        .expect("events")
+        .iter()
+        .filter_map(|event| event["kind"].as_str())
+        .collect();
+    for kind in ["took_office", "granted", "ended", "refused"] {
+        assert!(kinds.contains(&kind), "{kind} is not among {kinds:?}");
+    }
+}
+
+#[track_caller]
+fn press(browser: &Browser, word: &str) {
+    let find = format!(
+        "[...document.querySelectorAll('button')].reduce((done, b) => b.textContent === '{word}' ? (b.click(), 'pressed') : done, null)"
+    );
+    assert_eq!(browser.evaluate(&find), json!("pressed"), "{word}");
+}
+
+/// Asked, left alone; asked again, confirmed.
+fn a_lease_is_revoked_when_confirmed(browser: &Browser, http: &mut Http) {
+    go(browser, "resource/aaa%2Fnewcomer");
+    browser.until("the holder is shown", "document.querySelector('main').innerText.includes('late')");
+    press(browser, "Revoke…");
+    browser.until("it is asked", "document.querySelector('dialog[open]') !== null");
+    assert_eq!(browser.evaluate(ACCESSIBILITY), json!([]), "the dialog");
+    press(browser, "Leave it");
+    browser.until("the question is gone", "document.querySelector('dialog') === null");
+    assert_eq!(http.get("/v1/leases/aaa/newcomer").json()["holders"][0]["notice"], Value::Null);
+    press(browser, "Revoke…");
+    browser.until("it is asked", "document.querySelector('dialog[open]') !== null");
+    browser.evaluate("document.querySelector('dialog [name=reason]').value = 'tried by a test'");
+    browser.evaluate("document.querySelector('dialog [name=now]').click()");
+    press(browser, "Revoke");
+    browser.until("it has ended", "document.querySelector('main').innerText.includes('tried by a test')");
+    assert_eq!(http.get("/v1/leases/aaa/newcomer").json()["state"], "free");
+}
+
+fn a_server_that_goes_away_and_comes_back(browser: &Browser, node: &mut Node) {
+    go(browser, "leases");
+    browser.until("the leases are shown", "document.querySelectorAll('main .rows .row').length > 5");
+    node.kill();
+    browser.until("the page says so", "!document.getElementById('trouble').hidden");
+    let told = text(browser, "#trouble");
+    assert!(told.contains("has not answered since"), "{told}");
+    let rows = browser.evaluate("document.querySelectorAll('main .rows .row').length");
+    assert!(rows.as_u64() > Some(5), "what was known is still shown: {rows}");
+    node.restart();
+    browser.until("the page is live again", "document.getElementById('trouble').hidden");
+    let mut http = node.http();
+    acquire(&mut http, "aaa/afterwards", json!({"holder": "later", "ttl_ms": 3_600_000}));
+    browser.until(
+        "what happens is shown again",
+        "document.querySelector('main .rows').innerText.includes('aaa/afterwards')",
+    );
+}
+
+/// The arithmetic and the layout behind the views, in the browser that runs them.
+#[test]
+fn the_logic_of_the_views_holds() {
+    if skipped_without(BROWSER, "the_logic_of_the_views_holds") {
+        return;
+    }
+    let _turn = alongside();
+    let node = Node::start("dashboard-logic");
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/", node.address()));
+    let judged = browser.evaluate(LOGIC);
+    assert_eq!(judged["failed"], json!([]), "{:#}", judged["failed"]);
+    assert!(judged["passed"].as_u64() > Some(50), "{judged}");
+}
+
+/// Thousands of rows, and only those in sight exist.
+#[test]
+fn five_thousand_leases_are_filtered_at_once() {
+    const LEASES: usize = 5_000;
+    if skipped_without(BROWSER, "five_thousand_leases_are_filtered_at_once") {
+        return;
+    }
+    let _turn = alone();
+    let node = Node::start("dashboard-thousands");
+    let mut http = node.http().with_limit(Duration::from_secs(60));
+    // A session may have so many leases, an acquire so many resources.
+    for session in 0..LEASES / 1_000 {
+        let body = json!({"holder": format!("ingest-{session}"), "ttl_ms": 3_600_000});
+        let id = http.post("/v1/sessions", &body).expect(200)["session"].clone();
+        for part in 0..1_000 / 50 {
+            let names: Vec<String> =
+                (0..50).map(|at| format!("ingest/shard-{session}-{:04}", part * 50 + at)).collect();
+            http.post("/v1/leases:acquire", &json!({"resources": names, "session": id})).expect(200);
+        }
+    }
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/#/leases", node.address()));
+    browser.until("all leases are read", "document.querySelector('.found')?.textContent === '5 000 leases'");
+    let rows = browser.evaluate("document.querySelectorAll('.rows .row').length");
+    assert!((1..100).contains(&rows.as_u64().expect("a count")), "{rows} rows exist");
+
+    // From the key to the frame in which the rows are drawn, as a user would time it.
+    let typed = |query: &str| {
+        let script = format!(
+            "new Promise((done) => {{
+                const input = document.getElementById('search');
+                const began = performance.now();
+                input.value = {query:?};
+                input.dispatchEvent(new Event('input'));
+                requestAnimationFrame(() => setTimeout(() => done([performance.now() - began, document.querySelector('.found').textContent])));
+            }})"
+        );
+        let told = browser.evaluate(&script);
+        (told[0].as_f64().expect("milliseconds"), told[1].as_str().unwrap_or_default().to_owned())
+    };
+    let mut took: Vec<f64> = Vec::new();
+    for (query, left) in [
+        ("shard-3", "1 000 of 5 000 leases"),
+        ("shard-3-01", "100 of 5 000 leases"),
+        ("ingest-4 0007", "1 of 5 000 leases"),
+        ("nobody", "0 of 5 000 leases"),
+        ("", "5 000 leases"),
+    ] {
+        let (ms, found) = typed(query);
+        assert_eq!(found, left, "{query}");
+        took.push(ms);
+    }
+    let slowest = took.iter().copied().fold(0.0, f64::max);
+    eprintln!("filtering 5,000 leases took {took:.1?} ms, drawn");
+    if scale().full {
+        assert!(slowest < 200.0, "filtering took {slowest} ms");
+    }
+
+    browser.evaluate("document.querySelector('.viewport').scrollTop = 1e9");
+    browser.until(
+        "the last row is in sight",
+        "document.querySelector('.rows').innerText.includes('shard-4-0999')",
+    );
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}

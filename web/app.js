@@ -1,0 +1,137 @@
+// The frame around the views: which one is shown, how the link to the server is, and the few keys.
+
+import { api, inWords, Watch } from "./api.js";
+import { announce, setText } from "./dom.js";
+import { clock, span } from "./logic/words.js";
+import * as cluster from "./views/cluster.js";
+import * as incident from "./views/incident.js";
+import * as leases from "./views/leases.js";
+import * as resource from "./views/resource.js";
+import * as tuner from "./views/tuner.js";
+
+const VIEWS = { cluster, leases, resource, incident, tuner };
+const KEYS = { 1: "cluster", 2: "leases", 3: "incident", 4: "tuner" };
+const CLUSTER_EVERY_MS = 2_000;
+
+const main = document.getElementById("main");
+const watch = new Watch();
+
+/** What every view is given. */
+const context = {
+  watch,
+  cluster: null,
+  /** How far the server's calendar is ahead of this browser's, for drawing; nothing decides by it. */
+  skew: null,
+  /** Since when the server does not answer; null while it does. */
+  lostSince: null,
+  onCluster: new Set(),
+};
+
+let shown = null;
+
+function route() {
+  const [path, parameters] = location.hash.replace(/^#\/?/, "").split("?");
+  const [name, ...rest] = path.split("/");
+  const view = VIEWS[name] ? name : "cluster";
+  return { view, rest: rest.map(decodeURIComponent).join("/"), parameters: new URLSearchParams(parameters ?? "") };
+}
+
+function show() {
+  const { view, rest, parameters } = route();
+  // A view that can take the change itself (a search that is typed) is not built again.
+  if (shown?.name === view && shown.view.change?.(rest, parameters)) return;
+  shown?.view.unmount?.();
+  main.replaceChildren();
+  main.className = view;
+  for (const link of document.querySelectorAll("nav a")) {
+    const here = link.dataset.view === view || (view === "resource" && link.dataset.view === "leases");
+    if (here) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  shown = { name: view, view: VIEWS[view].mount(main, context, rest, parameters) };
+  const title = main.querySelector("h1")?.textContent ?? view;
+  document.title = `${title} · Tenure`;
+  announce(`${title} is shown`);
+  window.scrollTo(0, 0);
+}
+
+// The link to the server, told in one place.
+
+function tellLink() {
+  const link = document.getElementById("link");
+  const trouble = document.getElementById("trouble");
+  const { cluster, lostSince } = context;
+  if (lostSince !== null) {
+    link.className = "link bad";
+    setText(link, "not connected");
+    trouble.hidden = false;
+    setText(trouble, `This node has not answered since ${clock(lostSince).slice(0, 8)} (${span(Math.floor((Date.now() - lostSince) / 1000) * 1000)}): ${context.lostWhy}. What is shown is from before that.`);
+  } else if (cluster?.leader === null) {
+    link.className = "link bad";
+    setText(link, `node ${cluster.node}, no leader`);
+    trouble.hidden = false;
+    setText(trouble, "No leader is known here: nothing is granted, renewed or expired until one is. Holders keep what they have.");
+  } else if (cluster) {
+    link.className = "link good";
+    setText(link, `live from node ${cluster.node}`);
+    trouble.hidden = true;
+  }
+}
+
+async function readCluster() {
+  const asked = Date.now();
+  try {
+    context.cluster = await api.cluster();
+    const back = context.lostSince !== null;
+    context.lostSince = null;
+    tellLink();
+    for (const listener of context.onCluster) listener(context.cluster, back);
+  } catch (error) {
+    context.lostSince ??= asked;
+    context.lostWhy = inWords(error);
+    tellLink();
+    for (const listener of context.onCluster) listener(null, false);
+  }
+}
+
+let reading = false;
+async function keepReading() {
+  if (reading || document.hidden) return;
+  reading = true;
+  await readCluster();
+  reading = false;
+}
+
+watch.listen((news) => {
+  if (news.type === "event") {
+    // What is on its way only looks older, so the youngest that an event ever looked is the best guess.
+    context.skew = Math.max(context.skew ?? -Infinity, Date.parse(news.event.at) - Date.now());
+    if (news.event.kind === "took_office") keepReading();
+  } else {
+    keepReading();
+  }
+});
+
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, select, textarea, dialog");
+  if (event.ctrlKey || event.metaKey || event.altKey || typing) return;
+  if (KEYS[event.key]) location.hash = `#/${KEYS[event.key]}`;
+  else if (event.key === "/") {
+    event.preventDefault();
+    const search = document.querySelector("input[type=search]");
+    if (search) search.focus();
+    else location.hash = "#/leases?focus";
+  }
+});
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  main.focus();
+});
+document.addEventListener("visibilitychange", keepReading);
+window.addEventListener("hashchange", show);
+
+await keepReading();
+show();
+watch.open();
+setInterval(keepReading, CLUSTER_EVERY_MS);
+setInterval(tellLink, 1000);
