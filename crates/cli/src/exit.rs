@@ -61,6 +61,13 @@ impl From<Exit> for ExitCode {
     }
 }
 
+/// The exit code of `run` and `elect` for a failure of their own: apart from those of the commands that they run.
+pub fn of_own(exit: Exit) -> ExitCode {
+    ExitCode::from(OWN + exit as u8)
+}
+
+const OWN: u8 = 100;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,11 +11,13 @@ mod exit;
 mod failure;
 mod output;
 mod render;
+#[cfg(target_os = "linux")]
+mod run;
 mod shapes;
 
 use std::process::ExitCode;
 
-use args::{Cli, Command};
+use args::{Command, Globals};
 use exit::Exit;
 use failure::Failure;
 use output::Output;
@@ -24,32 +26,48 @@ fn main() -> ExitCode {
     if let Some(code) = commands::demo::actor() {
         return code;
     }
+    #[cfg(target_os = "linux")]
+    if let Some(code) = run::helper() {
+        return code;
+    }
     let cli = match args::parse() {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are answers, not errors; clap knows which is which, and where each goes. A
             // closed pipe is no error.
             let _ = error.print();
-            return if error.use_stderr() { Exit::Usage.into() } else { Exit::Done.into() };
+            let wrong = if args::runs_a_command(std::env::args_os()) { exit::of_own } else { ExitCode::from };
+            return if error.use_stderr() { wrong(Exit::Usage) } else { Exit::Done.into() };
         }
     };
     let output = Output::new(&cli.globals);
-    match run(cli, &output) {
-        Ok(exit) => exit.into(),
-        Err(failure) => {
-            failure.tell(&output);
-            failure.exit().into()
-        }
-    }
+    let code_of = match cli.command {
+        #[cfg(target_os = "linux")]
+        Command::Run(_) | Command::Elect(_) => exit::of_own,
+        _ => ExitCode::from,
+    };
+    let done = match cli.command {
+        #[cfg(target_os = "linux")]
+        Command::Run(args) => commands::run::run(args, &cli.globals, &output),
+        #[cfg(target_os = "linux")]
+        Command::Elect(args) => commands::elect::run(args, &cli.globals, &output),
+        command => carry_out(command, &cli.globals, &output).map(ExitCode::from),
+    };
+    done.unwrap_or_else(|failure| {
+        failure.tell(&output);
+        code_of(failure.exit())
+    })
 }
 
-fn run(cli: Cli, output: &Output) -> Result<Exit, Failure> {
-    match cli.command {
+fn carry_out(command: Command, globals: &Globals, output: &Output) -> Result<Exit, Failure> {
+    match command {
+        #[cfg(target_os = "linux")]
+        Command::Run(_) | Command::Elect(_) => unreachable!("these end with the code of their command"),
         Command::Serve(args) => commands::serve::run(args, output),
         Command::Demo(args) => commands::demo::run(args, output),
-        Command::Agent(args) => commands::agent::run(args, &cli.globals, output),
+        Command::Agent(args) => commands::agent::run(args, globals, output),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),
-        Command::Store(command) => commands::run(command, &cli.globals, output),
+        Command::Store(command) => commands::run(command, globals, output),
     }
 }

@@ -250,6 +250,14 @@ impl Session {
         self.ended().await;
     }
 
+    /// Ends the session because everything that could act under it was *seen* dead: by its parent, by a pidfd, by an empty cgroup. Whoever
+    /// waits is granted at once, and history says `died`; a lease without fences keeps its lock-delay, since requests may still
+    /// be on their way. A closed connection or a failed probe is no proof of death.
+    pub async fn died(self) {
+        self.handle.keeper.close(EndReason::Died);
+        self.ended().await;
+    }
+
     pub(crate) fn handle(&self) -> &Arc<Handle> {
         &self.handle
     }

@@ -6,9 +6,11 @@
 //!
 //! What the two readings of a [`Moment`] are for is explained there.
 
+mod machine;
 mod manual;
 mod system;
 
+pub use machine::MachineMoment;
 pub use manual::ManualClock;
 pub use system::SystemClock;
 

@@ -29,8 +29,23 @@ impl Clock for SystemClock {
 }
 
 #[cfg(target_os = "linux")]
+impl SystemClock {
+    /// One reading that other processes of this machine can compare with their own.
+    pub fn machine_now(&self) -> crate::MachineMoment {
+        let (boot, raw) = readings();
+        crate::MachineMoment::from_readings(boot, raw)
+    }
+}
+
+#[cfg(target_os = "linux")]
 fn read() -> Moment {
-    Moment::from_readings(clock_gettime(libc::CLOCK_BOOTTIME), clock_gettime(libc::CLOCK_MONOTONIC_RAW))
+    let (boot, raw) = readings();
+    Moment::from_readings(boot, raw)
+}
+
+#[cfg(target_os = "linux")]
+fn readings() -> (std::time::Duration, std::time::Duration) {
+    (clock_gettime(libc::CLOCK_BOOTTIME), clock_gettime(libc::CLOCK_MONOTONIC_RAW))
 }
 
 /// Reads one clock through the C library. A machine without this clock cannot keep a lease's promises,

@@ -12,6 +12,7 @@ higher token. Storage that checks the token refuses the late write of a holder t
 pub const AFTER: &str = "\
 Examples:
   tenure serve                               a durable node on this machine, data in ./tenure-data
+  tenure run settlement/cron -- ./settle.sh  run a command only while holding a lease
   tenure acquire settlement/cron --ttl 10s   take a lease; prints its token and its session
   tenure acquire settlement/cron --wait 1m   the same, but stand in line for at most a minute
   tenure explain settlement/cron             who holds it, what is left, who waits and why
@@ -27,11 +28,12 @@ Exit codes:
   0  done                   4  the lease or its session has ended
   1  anything else          5  stale token: a newer one has been granted
   2  wrong usage            6  no store could be reached, or none answered
-  3  held by another        7  not found, or free";
+  3  held by another        7  not found, or free
+  `run` and `elect` pass on the code of their command, and add 100 to these for their own failures.";
 
 /// The groups in which commands are listed, in order.
 pub const GROUPS: [(&str, &[&str]); 6] = [
-    ("Hold", &["acquire", "release", "transfer", "revoke", "session"]),
+    ("Hold", &["run", "elect", "acquire", "release", "transfer", "revoke", "session"]),
     ("Look", &["get", "ls", "watch", "history", "explain", "top"]),
     ("Store", &["kv", "fence"]),
     ("Operate", &["serve", "cluster", "agent", "tune"]),

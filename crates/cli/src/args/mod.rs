@@ -66,6 +66,12 @@ pub enum Command {
     Serve(commands::serve::Args),
     /// Serve the clients of this host over a unix socket: one renewal message per tick for all of them
     Agent(commands::agent::Args),
+    /// Run a command only while holding a resource
+    #[cfg(target_os = "linux")]
+    Run(commands::run::Args),
+    /// Run a command only while leading; stand in line again after any loss
+    #[cfg(target_os = "linux")]
+    Elect(commands::elect::Args),
     /// What asks the store.
     #[command(flatten)]
     Store(StoreCommand),
@@ -121,6 +127,24 @@ pub fn definition() -> clap::Command {
 pub fn parse() -> Result<Cli, clap::Error> {
     let matches = definition().try_get_matches()?;
     Cli::from_arg_matches(&matches)
+}
+
+/// Whether a command line that could not be read was meant for a command that passes on the exit code of another: its first
+/// word that is neither an option nor the value of one says so.
+pub fn runs_a_command(mut words: impl Iterator<Item = std::ffi::OsString>) -> bool {
+    words.next();
+    while let Some(word) = words.next() {
+        match word.to_str() {
+            Some("run" | "elect") => return true,
+            Some(option) if option.starts_with("--") => {
+                if option != "--json" && !option.contains('=') {
+                    words.next();
+                }
+            }
+            _ => return false,
+        }
+    }
+    false
 }
 
 #[cfg(test)]

@@ -48,6 +48,19 @@ fn every_command_and_option_is_described() {
 }
 
 #[test]
+fn wrong_usage_of_what_runs_a_command_is_told_apart_from_the_commands_own_code() {
+    let judged = |line: &str| runs_a_command(line.split_whitespace().map(Into::into));
+    for line in
+        ["tenure run", "tenure --json run x", "tenure --endpoints a:1 elect", "tenure --timeout=1s run -- x"]
+    {
+        assert!(judged(line), "{line}");
+    }
+    for line in ["tenure", "tenure acquire run", "tenure get elect", "tenure --endpoints run"] {
+        assert!(!judged(line), "{line}");
+    }
+}
+
+#[test]
 fn a_wait_is_bounded_or_not() {
     let wait = |line: &str| match read(line).expect(line).command {
         Command::Store(StoreCommand::Acquire(acquire::Args { wait, resources, .. })) => {

@@ -5,6 +5,8 @@ pub mod agent;
 pub mod cluster;
 pub mod completions;
 pub mod demo;
+#[cfg(target_os = "linux")]
+pub mod elect;
 pub mod explain;
 pub mod fence;
 pub mod get;
@@ -14,6 +16,8 @@ pub mod ls;
 pub mod man;
 pub mod release;
 pub mod revoke;
+#[cfg(target_os = "linux")]
+pub mod run;
 pub mod serve;
 pub mod session;
 pub mod top;

@@ -1,0 +1,405 @@
+//! `tenure run` and `tenure elect` with real trees of processes: nothing of a tree may be alive when the lease is another's,
+//! whichever single process is stopped or killed, and a death that was seen costs the successor milliseconds.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use tenure_e2e::{Node, Scratch, alone, alongside, run_tenure, scale, tenure_binary, until, until_some};
+
+/// How long anything may take that is not measured. Generous: a loaded machine with two cores is slow.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The environment variable by which members of a tree are recognised, however they were started.
+const MARK: &str = "TENURE_E2E_MARK";
+
+/// One `tenure run` or `tenure elect`. Killed when dropped; what it said is shown if the test failed.
+struct Run {
+    child: Child,
+    log: PathBuf,
+    name: String,
+}
+
+impl Run {
+    /// Starts it with these arguments before `--` and this shell script after it.
+    fn start(node: &Node, scratch: &Scratch, name: &str, arguments: &[&str], script: &str) -> Run {
+        let log = scratch.path().join(format!("{name}.log"));
+        let file = fs::File::create(&log).expect("a log can be written");
+        let mut command = Command::new(tenure_binary());
+        command.args(arguments).args(["--", "sh", "-c", script]).env(MARK, name).current_dir(scratch.path());
+        command.env("TENURE_ENDPOINTS", node.endpoint()).stdin(Stdio::null());
+        command.stdout(file.try_clone().expect("a file handle can be copied")).stderr(file);
+        Run { child: command.spawn().expect("tenure can be started"), log, name: name.to_owned() }
+    }
+
+    fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    fn signal(&self, signal: Signal) {
+        send(self.pid(), signal);
+    }
+
+    /// The guardian: the child of `run` that says so.
+    fn guardian(&self) -> i32 {
+        let own = self.pid();
+        until_some("there is a guardian", PATIENCE, || {
+            processes()
+                .into_iter()
+                .find(|pid| parent_of(*pid) == Some(own) && words_of(*pid).contains("@guardian"))
+        })
+    }
+
+    /// Every process that carries the mark, but for `run` and its guardian.
+    fn members(&self, guardian: i32) -> Vec<i32> {
+        let mark = format!("{MARK}={}", self.name);
+        let marked = |pid: &i32| {
+            let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+            environment.split(|byte| *byte == 0).any(|word| word == mark.as_bytes())
+        };
+        processes().into_iter().filter(|pid| ![self.pid(), guardian].contains(pid)).filter(marked).collect()
+    }
+
+    /// Waits until it has ended.
+    fn wait(&mut self) -> ExitStatus {
+        until_some("it ends", PATIENCE, || self.child.try_wait().expect("a child can be asked"))
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        self.signal(Signal::CONT);
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("--- {}\n{}\n---", self.name, self.log());
+        }
+    }
+}
+
+fn send(pid: i32, signal: Signal) {
+    // It may be gone, which is what most signals here are for.
+    let _ = kill_process(Pid::from_raw(pid).expect("a process's number is not zero"), signal);
+}
+
+fn processes() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").expect("there is a /proc").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+fn words_of(pid: i32) -> String {
+    String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()).replace('\0', " ")
+}
+
+fn wait_for(path: &Path) {
+    until(&format!("{} is there", path.display()), PATIENCE, || path.exists());
+}
+
+fn wait_for_waiter(node: &Node, resource: &str) {
+    let mut http = node.http();
+    until("a successor stands in line", PATIENCE, || {
+        let shown = http.get(&format!("/v1/leases/{resource}"));
+        shown.status == 200 && shown.json()["waiters"].as_array().is_some_and(|waiters| !waiters.is_empty())
+    });
+}
+
+fn history(node: &Node, resource: &str) -> String {
+    node.http().get(&format!("/v1/history/{resource}")).expect(200).to_string()
+}
+
+#[test]
+fn the_command_knows_what_it_holds_and_its_code_is_passed_on() {
+    let _turn = alongside();
+    let node = Node::start("run-codes");
+    let run = |arguments: &[&str]| -> (Option<i32>, String, String) {
+        let Output { status, stdout, stderr } = run_tenure(&node.endpoint(), arguments);
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        (status.code(), text(stdout), text(stderr))
+    };
+
+    let (code, said, talk) = run(&["run", "jobs/env", "--", "sh", "-c", "env; cat"]);
+    assert_eq!(code, Some(0), "{talk}");
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.contains(&"TENURE_RESOURCE=jobs/env"), "{said}");
+    assert!(lines.contains(&"TENURE_TOKEN=1"), "{said}");
+    assert!(lines.contains(&format!("TENURE_ENDPOINTS={}", node.endpoint()).as_str()), "{said}");
+    assert!(lines.iter().any(|line| line.starts_with("TENURE_SESSION=") && line.len() > 30), "{said}");
+    assert!(talk.contains("token 1") && talk.contains("contained by"), "it says how: {talk}");
+    assert!(history(&node, "jobs/env").contains("released"), "{}", history(&node, "jobs/env"));
+
+    for (script, expected) in [("exit 7", 7), ("kill -9 $$", 137), ("kill -TERM $$", 143)] {
+        for contain in ["cgroup", "namespace", "subreaper"] {
+            // A shell that is the first process of a namespace's second place dies of its own signals, as anywhere else.
+            let (code, _, talk) = run(&["run", "jobs/code", "--contain", contain, "--", "sh", "-c", script]);
+            assert_eq!(code, Some(expected), "{script} in {contain}: {talk}");
+        }
+    }
+    let (code, _, talk) = run(&["run", "jobs/code", "--", "/does/not/exist"]);
+    assert_eq!(code, Some(127), "{talk}");
+    assert!(talk.contains("/does/not/exist"), "{talk}");
+    assert_eq!(run(&["run", "jobs/code"]).0, Some(102), "wrong usage");
+    assert_eq!(run(&["run", "jobs/code", "--ttl", "1ms", "--", "true"]).0, Some(102), "no such TTL");
+
+    let (code, _, talk) = run(&["acquire", "jobs/code", "--holder", "somebody", "--ttl", "60s"]);
+    assert_eq!(code, Some(0), "{talk}");
+    let (code, _, talk) = run(&["run", "jobs/code", "--no-wait", "--", "true"]);
+    assert_eq!(code, Some(103), "held by another: {talk}");
+    assert!(talk.contains("somebody"), "{talk}");
+    assert_eq!(run(&["run", "jobs/code", "--wait", "100ms", "--", "true"]).0, Some(103), "waited in vain");
+    let nowhere = run_tenure("127.0.0.1:1", &["run", "jobs/code", "--timeout", "1s", "--", "true"]);
+    assert_eq!(nowhere.status.code(), Some(106), "no store");
+}
+
+/// The first holder's whole tree is looked for by the successor, as the first thing that it does.
+fn successor_script(ours: [i32; 2], mark: &str) -> String {
+    let [run, guardian] = ours;
+    format!(
+        "date +%s%N > started; grep -laF '{MARK}={mark}' /proc/[0-9]*/environ 2>/dev/null \
+         | grep -v -e '^/proc/{run}/' -e '^/proc/{guardian}/' > alive; mv alive looked"
+    )
+}
+
+/// A shell line that shows that it has begun and then goes on for ever.
+fn goes_on(name: &str) -> String {
+    format!(": > up.{name}; while :; do sleep 1; done")
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Family {
+    /// A grandchild in a session of its own whose parent is gone: no process group reaches it.
+    DoubleFork,
+    /// A shell with background jobs.
+    Jobs,
+    /// A shell that ignores everything that can be ignored.
+    Deaf,
+}
+
+impl Family {
+    const ALL: [Family; 3] = [Family::DoubleFork, Family::Jobs, Family::Deaf];
+
+    fn script(self) -> String {
+        let (a, b) = (goes_on("a"), goes_on("b"));
+        match self {
+            Family::DoubleFork => format!("(setsid sh -c '{b}' >/dev/null 2>&1 </dev/null &) ; {a}"),
+            Family::Jobs => format!("sh -c '{b}' & sh -c 'sleep 1000' & {a}"),
+            Family::Deaf => format!("trap '' TERM INT HUP QUIT USR1; sh -c '{b}' & {a}"),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fault {
+    RunStopped,
+    RunKilled,
+    GuardianKilled,
+    GuardianStopped,
+}
+
+impl Fault {
+    const ALL: [Fault; 4] =
+        [Fault::RunStopped, Fault::RunKilled, Fault::GuardianKilled, Fault::GuardianStopped];
+}
+
+/// Breaks one of the two processes that keep a tree, and lets the successor look for survivors.
+fn break_one(node: &Node, family: Family, fault: Fault, contain: &str) {
+    let name = format!("{family:?}-{fault:?}-{contain}");
+    let resource = format!("trees/{name}");
+    let scratch = Scratch::new(&format!("run-{name}"));
+    // A wide margin where the machine may be busy with other things, the usual one where it is measured.
+    let (ttl, kill_before) = if scale().full { ("3s", "100ms") } else { ("4s", "1s") };
+    let holder = ["run", &resource, "--ttl", ttl, "--kill-before", kill_before, "--contain", contain];
+    let mut run = Run::start(node, &scratch, &name, &holder, &family.script());
+    for member in ["up.a", "up.b"] {
+        wait_for(&scratch.path().join(member));
+    }
+    let guardian = run.guardian();
+    assert!(run.members(guardian).len() >= 2, "{name}: the tree is up");
+    let looks = successor_script([run.pid(), guardian], &name);
+    let next = ["run", &resource, "--ttl", ttl, "--contain", "subreaper"];
+    let mut successor = Run::start(node, &scratch, &format!("next-{name}"), &next, &looks);
+    wait_for_waiter(node, &resource);
+    match fault {
+        Fault::RunStopped => run.signal(Signal::STOP),
+        Fault::RunKilled => run.signal(Signal::KILL),
+        Fault::GuardianKilled => send(guardian, Signal::KILL),
+        Fault::GuardianStopped => send(guardian, Signal::STOP),
+    }
+    let looked = scratch.path().join("looked");
+    wait_for(&looked);
+    let alive = fs::read_to_string(&looked).expect("the successor has looked");
+    assert_eq!(alive, "", "{name}: alive when the successor began\n{}", run.log());
+    assert_eq!(successor.wait().code(), Some(0), "{name}");
+    run.signal(Signal::CONT);
+    let ended = run.wait();
+    match fault {
+        Fault::RunStopped => assert_eq!(ended.code(), Some(104), "{name}: the lease was lost\n{}", run.log()),
+        Fault::RunKilled => assert_eq!(ended.signal(), Some(9), "{name}"),
+        Fault::GuardianKilled | Fault::GuardianStopped => {
+            // On a machine that is busy with other things the lease itself may have been lost meanwhile.
+            let lost = !scale().full && ended.code() == Some(104);
+            assert!(ended.code() == Some(101) || lost, "{name}: unguarded, {ended}\n{}", run.log())
+        }
+    }
+    assert_eq!(run.members(guardian), [], "{name}: nothing came back");
+}
+
+#[test]
+fn nothing_of_a_tree_is_alive_when_its_successor_starts() {
+    let _turn = alongside();
+    let node = Node::start("run-trees");
+    let contains = ["cgroup", "namespace", "subreaper"];
+    // Light: every family under every fault, contained by each in turn. Full: everything by everything.
+    let rounds = if scale().full { contains.len() } else { 1 };
+    for round in 0..rounds {
+        for (number, family) in Family::ALL.into_iter().enumerate() {
+            std::thread::scope(|scope| {
+                for (index, fault) in Fault::ALL.into_iter().enumerate() {
+                    let (node, contain) = (&node, contains[(round + number + index) % 3]);
+                    scope.spawn(move || break_one(node, family, fault, contain));
+                }
+            });
+        }
+    }
+}
+
+/// The child is killed and leaves a grandchild behind: the successor is granted at once, and only after that one was seen dead.
+#[test]
+fn a_killed_child_is_succeeded_at_once_and_only_after_the_rest_was_seen_dead() {
+    let _turn = alone();
+    let node = Node::start("run-death");
+    let rounds = if scale().full { 10 } else { 3 };
+    let mut slowest = Duration::ZERO;
+    for round in 0..rounds {
+        let contain = ["cgroup", "namespace", "subreaper"][round % 3];
+        let scratch = Scratch::new("run-death");
+        let name = format!("death-{round}");
+        let resource = format!("death/{round}");
+        let script = format!("echo $$ > child; {}", Family::DoubleFork.script());
+        let run = Run::start(
+            &node,
+            &scratch,
+            &name,
+            &["run", &resource, "--ttl", "30s", "--contain", contain],
+            &script,
+        );
+        for member in ["up.a", "up.b"] {
+            wait_for(&scratch.path().join(member));
+        }
+        let guardian = run.guardian();
+        let looks = successor_script([run.pid(), guardian], &name);
+        let next = ["run", &resource, "--ttl", "30s", "--contain", "subreaper"];
+        let mut successor = Run::start(&node, &scratch, &format!("next-{name}"), &next, &looks);
+        wait_for_waiter(&node, &resource);
+        // The first process of the command: in a namespace the number that it knows itself by is not ours.
+        let shell = run.members(guardian).into_iter().find(|pid| words_of(*pid).starts_with("sh -c echo"));
+        let shell = shell.expect("the command is running");
+        let mut http = node.http();
+        let token = |http: &mut tenure_e2e::Http| {
+            http.get(&format!("/v1/leases/{resource}")).expect(200)["token"].as_u64().expect("a token")
+        };
+        let before = token(&mut http);
+        let killed = Instant::now();
+        send(shell, Signal::KILL);
+        until("the successor is granted", PATIENCE, || token(&mut http) > before);
+        let granted = killed.elapsed();
+        eprintln!("{contain}: granted {granted:?} after the child was killed, TTL 30 s");
+        slowest = slowest.max(granted);
+        wait_for(&scratch.path().join("looked"));
+        assert_eq!(
+            fs::read_to_string(scratch.path().join("looked")).expect("it has looked"),
+            "",
+            "{contain}"
+        );
+        assert_eq!(successor.wait().code(), Some(0));
+        let told = history(&node, &resource);
+        assert!(told.contains("died"), "the store was told that it died: {told}");
+    }
+    let limit = Duration::from_millis(if scale().full { 100 } else { 5_000 });
+    assert!(slowest < limit, "a seen death cost {slowest:?}");
+}
+
+/// SIGTERM: the child is asked, ends in its own time, and a warmed-up candidate takes over.
+#[test]
+fn a_drain_hands_over_to_a_warmed_up_candidate() {
+    let _turn = alongside();
+    let node = Node::start("run-drain");
+    let scratch = Scratch::new("run-drain");
+    let politely = "trap 'date +%s%N > ended; exit 5' TERM; : > up; while :; do sleep 0.05; done";
+    let mut old =
+        Run::start(&node, &scratch, "old", &["run", "drain", "--ttl", "30s", "--hand-over"], politely);
+    wait_for(&scratch.path().join("up"));
+    let candidate = ["elect", "drain", "--ttl", "30s", "--warm-up", "echo $TENURE_RESOURCE > warm"];
+    let leads = "date +%s%N > leads; trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    let mut new = Run::start(&node, &scratch, "new", &candidate, leads);
+    wait_for_waiter(&node, "drain");
+    wait_for(&scratch.path().join("warm"));
+    assert!(!scratch.path().join("leads").exists(), "it does not lead yet");
+    old.signal(Signal::TERM);
+    assert_eq!(old.wait().code(), Some(5), "the child's own code\n{}", old.log());
+    wait_for(&scratch.path().join("leads"));
+    let stamp = |name: &str| -> i64 {
+        until_some("a time was written", PATIENCE, || {
+            fs::read_to_string(scratch.path().join(name)).ok()?.trim().parse().ok()
+        })
+    };
+    let gap = stamp("leads") - stamp("ended");
+    assert!(gap > 0, "the new one led {gap} ns before the old one had ended");
+    eprintln!("drained child to next child: {} ms", gap / 1_000_000);
+    let told = history(&node, "drain");
+    assert!(told.contains("released") && !told.contains("died"), "{told}");
+    new.signal(Signal::TERM);
+    assert_eq!(new.wait().code(), Some(0), "a leader resigns when it is asked to\n{}", new.log());
+}
+
+/// A child that does not heed SIGTERM is killed when its time is over, with all of its family.
+#[test]
+fn a_drain_does_not_wait_for_ever() {
+    let _turn = alongside();
+    let node = Node::start("run-grace");
+    let scratch = Scratch::new("run-grace");
+    let arguments = ["run", "grace", "--ttl", "30s", "--grace", "300ms"];
+    let mut run = Run::start(&node, &scratch, "grace", &arguments, &Family::Deaf.script());
+    wait_for(&scratch.path().join("up.b"));
+    let guardian = run.guardian();
+    run.signal(Signal::TERM);
+    assert_eq!(run.wait().code(), Some(137), "it had to be killed\n{}", run.log());
+    assert_eq!(run.members(guardian), []);
+    assert!(history(&node, "grace").contains("died"));
+}
+
+/// A candidate whose lease is taken away stops its command and stands in line again.
+#[test]
+fn a_loss_stops_the_command_and_a_candidate_campaigns_again() {
+    let _turn = alongside();
+    let node = Node::start("run-loss");
+    let scratch = Scratch::new("run-loss");
+    let script = "echo $TENURE_TOKEN >> tokens; while :; do sleep 1; done";
+    let mut run = Run::start(&node, &scratch, "run", &["run", "loss/run", "--ttl", "5s"], script);
+    let tokens = || fs::read_to_string(scratch.path().join("tokens")).unwrap_or_default().lines().count();
+    until("it runs", PATIENCE, || tokens() == 1);
+    let revoked = run_tenure(&node.endpoint(), &["revoke", "loss/run", "--now", "--reason", "a test"]);
+    assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
+    assert_eq!(run.wait().code(), Some(104), "{}", run.log());
+
+    let mut elect = Run::start(&node, &scratch, "elect", &["elect", "loss/elect", "--ttl", "5s"], script);
+    until("it leads", PATIENCE, || tokens() == 2);
+    let guardian = elect.guardian();
+    let revoked = run_tenure(&node.endpoint(), &["revoke", "loss/elect", "--reason", "a test"]);
+    assert!(revoked.status.success(), "{}", String::from_utf8_lossy(&revoked.stderr));
+    until("it leads again", PATIENCE, || tokens() == 3);
+    assert_ne!(elect.guardian(), guardian, "a new term has a new guardian");
+    elect.signal(Signal::INT);
+    assert_eq!(elect.wait().code(), Some(130), "an interrupt is passed on\n{}", elect.log());
+}
