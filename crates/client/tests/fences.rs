@@ -97,7 +97,7 @@ async fn a_barrier_without_an_answer_is_repeated() {
     let slow = Slow { asked: Arc::default() };
     lease.take_over(&[("slow", &slow)]).await.expect("at last");
     assert_eq!(slow.asked.load(Ordering::SeqCst), 3);
-    lease.permit().expect("armed");
+    let _armed = lease.permit().expect("armed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,5 +166,5 @@ async fn a_pause_is_reported() {
     process.freeze(TTL / 2).await;
     bench.pass(Duration::from_secs(1)).await;
     assert_eq!(pauses(&bench), 1);
-    lease.permit().expect("it was short enough");
+    let _held = lease.permit().expect("it was short enough");
 }

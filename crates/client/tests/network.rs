@@ -356,11 +356,11 @@ async fn dropping_any_future_anywhere_leaves_nothing_on_the_node() {
     })
     .await;
     cancelled_anywhere(&node, "release", |_, session| async move {
-        drop(session.acquire("r").await.expect("granted").release().await.expect("released"));
+        session.acquire("r").await.expect("granted").release().await.expect("released");
     })
     .await;
     cancelled_anywhere(&node, "drain", |_, session| async move {
-        drop(session.acquire("r").await.expect("granted").drain(long).await.expect("released"));
+        session.acquire("r").await.expect("granted").drain(long).await.expect("released");
     })
     .await;
     cancelled_anywhere(&node, "close", |_, session| async move { session.close().await }).await;

@@ -252,7 +252,7 @@ impl Inside {
     async fn grant(&self, scope: &Scope, number: u64) -> Holder {
         let session = self.client.session().holder(format!("holder-{number}")).ttl(Duration::from_secs(60));
         let session = session.open().await.expect("opened");
-        let request = session.acquire(&scope.resource);
+        let request = session.acquire(scope.resource.as_str());
         let lease = match scope.slot {
             None => request.await.expect("granted"),
             Some(slot) => {

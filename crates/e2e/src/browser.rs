@@ -212,7 +212,7 @@ impl Browser {
         let mut socket = self.socket.borrow_mut();
         socket.get_mut().write_all(&frame(message.as_bytes())).expect("the browser listens");
         loop {
-            let message = receive(&mut socket);
+            let message = receive(&mut *socket);
             if message["id"] == json!(id) {
                 assert!(message["error"].is_null(), "{method}: {}", message["error"]);
                 return message["result"].clone();

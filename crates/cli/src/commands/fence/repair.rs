@@ -40,7 +40,8 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     let client = args.database.connect().await?;
     let fence = Postgres::new();
     let before = fence.mark(&client, &args.scope).await.map_err(database::refused)?;
-    let repaired = fence.repair(&client, &args.scope, args.to, &default_holder(), &args.reason);
+    let by = default_holder();
+    let repaired = fence.repair(&client, &args.scope, args.to, &by, &args.reason);
     let mark = repaired.await.map_err(database::refused)?;
     let before = before.map(|mark| mark.token.get());
     let told = || json!({"resource": args.scope.to_string(), "before": before, "token": mark.token.get()});
