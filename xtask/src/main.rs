@@ -3,6 +3,7 @@
 //!
 //! This crate is compiled cold before anything else, so it uses the standard library alone.
 
+mod chaos;
 mod ci;
 mod fix;
 mod fuzz;
@@ -11,6 +12,7 @@ mod needs;
 mod purity;
 mod requirements;
 mod setup;
+mod sim;
 mod steps;
 mod surface;
 mod workspace;
@@ -25,6 +27,11 @@ struct Chore {
 }
 
 const CHORES: &[Chore] = &[
+    Chore {
+        name: "chaos",
+        help: "break a real cluster in network namespaces; --seconds S, --nodes N, --help for more",
+        run: chaos::run,
+    },
     Chore { name: "ci", help: "judge everything; --full runs the heavy variants of the tests", run: ci::run },
     Chore {
         name: "fix",
@@ -35,6 +42,11 @@ const CHORES: &[Chore] = &[
         name: "fuzz",
         help: "run the fuzz targets, all or those named; --seconds N for each",
         run: fuzz::run,
+    },
+    Chore {
+        name: "sim",
+        help: "run whole clusters in simulation; --seeds N, --from K, --help for more",
+        run: sim::run,
     },
     Chore { name: "setup", help: "install the programs that the tests use (Debian, PyPI)", run: setup::run },
 ];

@@ -126,7 +126,7 @@ pub enum Answer {
     Granted(u64),
     /// Refused: it is held.
     Held,
-    /// Released; false if nothing was left to release.
+    /// It is over: true if it was this call that ended it, false if nothing was left to release or nobody can say.
     Released(bool),
     /// A look: held under this token.
     HeldBy(u64),

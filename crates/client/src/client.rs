@@ -8,6 +8,7 @@ use tenure_core::Nonce;
 use tokio::sync::mpsc;
 
 use crate::changes::Changes;
+use crate::dial::{Dial, Dialer};
 use crate::embedded::Embedded;
 use crate::endpoints::{Endpoint, Endpoints, InvalidEndpoint};
 use crate::execution::{Execution, Work};
@@ -52,9 +53,27 @@ impl Client {
     /// A client of the cluster behind these endpoints; any one of them is enough, and one may be the host's agent. Nothing is connected yet, and the
     /// application's runtime is never needed for it.
     pub fn connect(endpoints: &Endpoints) -> Client {
-        let execution = Execution::Threads;
-        let store = Network::new(endpoints.clone(), &execution);
-        Client::with(Arc::new(store), Arc::new(SystemClock), execution)
+        Client::connected(endpoints, Arc::new(SystemClock), Dialer::Tcp, Execution::Threads)
+    }
+
+    /// A client of a cluster over a network of the caller's own, living by any clock, running anywhere: for simulation.
+    pub fn over(
+        endpoints: &Endpoints,
+        dial: Arc<dyn Dial>,
+        clock: Arc<dyn Clock>,
+        execution: Execution,
+    ) -> Client {
+        Client::connected(endpoints, clock, Dialer::Own(dial), execution)
+    }
+
+    fn connected(
+        endpoints: &Endpoints,
+        clock: Arc<dyn Clock>,
+        dialer: Dialer,
+        execution: Execution,
+    ) -> Client {
+        let store = Network::new(endpoints.clone(), clock.clone(), dialer, &execution);
+        Client::with(Arc::new(store), clock, execution)
     }
 
     /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (a node on this machine if it is not set), asked

@@ -504,7 +504,7 @@ impl Keeper {
             self.shared.store.forget(id.number);
         }
         for asked in gone {
-            let _ = asked.reply.send(Err(session_ended()));
+            let _ = asked.reply.send(Err(session_ended_meanwhile()));
         }
         self.nudge();
     }
@@ -694,4 +694,10 @@ pub(crate) fn is_unknown_session(error: &CallError) -> bool {
 
 fn session_ended() -> CallError {
     CallError::Refused(ApiError::new(Code::UnknownSession, "the session has ended"))
+}
+
+/// The same for what was sent while it lived: it may have been granted, and have ended with the session.
+fn session_ended_meanwhile() -> CallError {
+    let error = ApiError::new(Code::UnknownSession, "the session has ended");
+    CallError::Refused(ApiError { effect: tenure_wire::Effect::Unknown, ..error })
 }

@@ -8,8 +8,10 @@
 //! keeps it alive, on a thread of its own. Below that, [`Transport`] makes single calls and [`CallError`] says what a failed one has done.
 
 mod acquire;
+mod chance;
 mod changes;
 mod client;
+mod dial;
 mod election;
 mod embedded;
 mod endpoints;
@@ -33,6 +35,7 @@ mod watchdog;
 pub use acquire::{AcquireError, AcquireRequest};
 pub use changes::Changes;
 pub use client::Client;
+pub use dial::{Connection, Dial, Dialled};
 pub use election::{Candidate, Election, ElectionError, Leader, Leadership, Observer};
 pub use embedded::Embedded;
 pub use endpoints::{DEFAULT_PORT, Endpoint, Endpoints, InvalidEndpoint};

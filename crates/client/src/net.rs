@@ -11,6 +11,7 @@ mod renewals;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_clock::Clock;
 use tenure_core::{
     Command, Done, Register, RegisterKey, RenewalAnswer, ResourceName, Revision, Scope, SessionId,
     SessionNumber, Token,
@@ -24,6 +25,7 @@ use tonic::transport::Channel;
 
 use self::commands::Commands;
 use self::renewals::Renewals;
+use crate::dial::Dialer;
 use crate::endpoints::{Endpoint, Endpoints};
 use crate::error::CallError;
 use crate::execution::{Execution, Work};
@@ -51,12 +53,17 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub fn new(endpoints: Endpoints, execution: &Execution) -> Network {
+    pub fn new(
+        endpoints: Endpoints,
+        clock: Arc<dyn Clock>,
+        dialer: Dialer,
+        execution: &Execution,
+    ) -> Network {
         Network {
             execution: execution.clone(),
-            transport: Arc::new(Transport::new(&endpoints)),
-            commands: Commands::start(endpoints.clone(), execution),
-            renewals: Arc::new(Renewals::new(endpoints)),
+            transport: Arc::new(Transport::dialling(&endpoints, clock, dialer.clone())),
+            commands: Commands::start(endpoints.clone(), dialer.clone(), execution),
+            renewals: Arc::new(Renewals::new(endpoints, dialer)),
         }
     }
 
@@ -174,7 +181,7 @@ impl Store for Network {
 }
 
 /// A connection of its own to one endpoint. Made before anything is sent: so a failure here proves that nothing was.
-async fn connect(endpoint: &Endpoint) -> Result<Channel, CallError> {
+async fn connect(endpoint: &Endpoint, dialer: &Dialer) -> Result<Channel, CallError> {
     let unreachable = |why: String| CallError::Unreachable {
         tried: vec![crate::error::Tried { endpoint: endpoint.clone(), why }],
     };
@@ -185,7 +192,7 @@ async fn connect(endpoint: &Endpoint) -> Result<Channel, CallError> {
         .http2_keep_alive_interval(PROBE_EVERY)
         .keep_alive_timeout(PROBE_WITHIN)
         .keep_alive_while_idle(true);
-    match tokio::time::timeout(CONNECT_WITHIN, made.connect()).await {
+    match tokio::time::timeout(CONNECT_WITHIN, dialer.connect(made)).await {
         Ok(Ok(channel)) => Ok(channel),
         Ok(Err(error)) => Err(unreachable(error.to_string())),
         Err(_) => Err(unreachable(format!("no connection within {CONNECT_WITHIN:?}"))),

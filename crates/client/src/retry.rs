@@ -44,7 +44,7 @@ impl Backoff {
 /// A random number for jitter.
 pub(crate) fn roll() -> u32 {
     // Without randomness from the system clients merely retry in step; that is no reason to stop.
-    getrandom::u32().unwrap_or(u32::MAX / 2)
+    crate::chance::draw().map_or(u32::MAX / 2, |bits| bits as u32)
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ use tenure_core::{
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+pub use crate::chance::seed_chance;
 use crate::client::Client;
 use crate::embedded::Embedded;
 use crate::execution::{Execution, Gate, Tasks, Work};

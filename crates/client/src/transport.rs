@@ -19,6 +19,8 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 use tonic::transport::Channel;
 
+use crate::chance;
+use crate::dial::{Dial, Dialer};
 use crate::endpoints::{Endpoint, Endpoints};
 use crate::error::{CallError, Tried, passes, refusal_in};
 use crate::retry::{Backoff, roll};
@@ -73,6 +75,7 @@ pub struct Transport {
     /// The index of the endpoint that answered last.
     preferred: AtomicUsize,
     clock: Arc<dyn Clock>,
+    dialer: Dialer,
 }
 
 /// One endpoint, and the connection to it while there is one.
@@ -99,8 +102,18 @@ impl Transport {
 
     /// The same, with a clock of the caller's.
     pub fn with_clock(endpoints: &Endpoints, clock: Arc<dyn Clock>) -> Self {
+        Self::dialling(endpoints, clock, Dialer::Tcp)
+    }
+
+    /// The same, over a network of the caller's.
+    pub fn over(endpoints: &Endpoints, clock: Arc<dyn Clock>, dial: Arc<dyn Dial>) -> Self {
+        Self::dialling(endpoints, clock, Dialer::Own(dial))
+    }
+
+    pub(crate) fn dialling(endpoints: &Endpoints, clock: Arc<dyn Clock>, dialer: Dialer) -> Self {
         let line = |endpoint: &Endpoint| Line { endpoint: endpoint.clone(), channel: Mutex::new(None) };
-        Self { lines: endpoints.as_slice().iter().map(line).collect(), preferred: AtomicUsize::new(0), clock }
+        let lines = endpoints.as_slice().iter().map(line).collect();
+        Self { lines, preferred: AtomicUsize::new(0), clock, dialer }
     }
 
     /// Makes a call. `send` transmits it once, over the given connection.
@@ -169,7 +182,7 @@ impl Transport {
         S: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
         let line = &self.lines[index];
-        let channel = line.connect(left.min(CONNECT_WITHIN)).await?;
+        let channel = line.connect(&self.dialer, left.min(CONNECT_WITHIN)).await?;
         let answer = match call.attempt_within {
             None => send(channel, attempt).await,
             // Not cut to what is left of the whole: an attempt that has begun gets its time, because what it
@@ -198,7 +211,7 @@ impl Transport {
 impl Line {
     /// The connection, made now if there is none. Made before anything is sent, never on the way: so a
     /// failure here proves that nothing was.
-    async fn connect(&self, within: Duration) -> Result<Channel, Failed> {
+    async fn connect(&self, dialer: &Dialer, within: Duration) -> Result<Channel, Failed> {
         let mut channel = self.channel.lock().await;
         if let Some(channel) = &*channel {
             return Ok(channel.clone());
@@ -209,7 +222,7 @@ impl Line {
             .http2_keep_alive_interval(PROBE_EVERY)
             .keep_alive_timeout(PROBE_WITHIN);
         // The connector's own limit covers the connection alone; ours covers the name's lookup too.
-        let made = match timeout(within, endpoint.connect()).await {
+        let made = match timeout(within, dialer.connect(endpoint)).await {
             Ok(Ok(made)) => made,
             Ok(Err(error)) => return Err(Failed::Unsent(root_cause(&error))),
             Err(_) => return Err(Failed::Unsent(format!("no connection within {within:?}"))),
@@ -323,9 +336,9 @@ impl Ledger {
 /// If the operating system has no randomness to give. A guessable nonce would let two clients find each
 /// other's sessions.
 pub fn random_nonce() -> [u8; 16] {
-    let mut nonce = [0; 16];
-    getrandom::fill(&mut nonce).expect("the operating system gives random bits");
-    nonce
+    let draw = || chance::draw().expect("the operating system gives random bits");
+    let bits = (u128::from(draw()) << 64) | u128::from(draw());
+    bits.to_be_bytes()
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tonic::Streaming;
 
 use super::{connect, failure, frames, unanswered};
+use crate::dial::Dialer;
 use crate::endpoints::{Endpoint, Endpoints};
 use crate::error::{CallError, passes};
 use crate::execution::{Execution, Work};
@@ -45,12 +46,13 @@ enum ToStream {
 }
 
 impl Commands {
-    pub fn start(endpoints: Endpoints, execution: &Execution) -> Commands {
+    pub fn start(endpoints: Endpoints, dialer: Dialer, execution: &Execution) -> Commands {
         // Unbounded, because every entry is one caller's that waits for it, and callers are bounded by the
         // application.
         let (sender, inbox) = mpsc::unbounded_channel();
         let driver = Driver {
             endpoints: endpoints.as_slice().to_vec(),
+            dialer,
             at: 0,
             inbox,
             inbox_ended: false,
@@ -88,6 +90,7 @@ impl Commands {
 
 struct Driver {
     endpoints: Vec<Endpoint>,
+    dialer: Dialer,
     /// The index of the endpoint in use.
     at: usize,
     inbox: mpsc::UnboundedReceiver<ToStream>,
@@ -128,7 +131,20 @@ struct Pending {
     command: Command,
     session: Option<SessionId>,
     then: Then<Done>,
+    /// On the present stream.
     sent: bool,
+    /// An earlier transmission was not answered, or not with its outcome: it may have been applied.
+    doubtful: bool,
+}
+
+impl Pending {
+    /// That the session has ended says nothing about a command that was sent before it did.
+    fn judge(&self, mut error: ApiError) -> CallError {
+        if self.doubtful && error.code == Code::UnknownSession {
+            error.effect = Effect::Unknown;
+        }
+        CallError::Refused(error)
+    }
 }
 
 /// Why a stream is left.
@@ -165,7 +181,7 @@ impl Driver {
         &mut self,
     ) -> Result<(mpsc::Sender<proto::ClientFrames>, Streaming<proto::ServerFrames>), CallError> {
         let endpoint = &self.endpoints[self.at];
-        let channel = connect(endpoint).await?;
+        let channel = connect(endpoint, &self.dialer).await?;
         let (outbox, waiting) = mpsc::channel(MESSAGES_WAITING_MAX);
         let opened = StreamClient::new(channel).commands(frames::outgoing(waiting)).await;
         let inbound = opened.map_err(|status| failure(endpoint, &status))?.into_inner();
@@ -192,7 +208,9 @@ impl Driver {
             };
             (pending.then)(Err(CallError::Unanswered { tried, effect: Effect::Unknown }));
         }
-        self.unanswered.values_mut().for_each(|pending| pending.sent = false);
+        for pending in self.unanswered.values_mut() {
+            pending.doubtful |= std::mem::take(&mut pending.sent);
+        }
         self.to_send = self.unanswered.keys().copied().collect();
     }
 
@@ -256,7 +274,8 @@ impl Driver {
                     return then(Err(unknown_session()));
                 }
                 let frame = self.next_frame();
-                self.unanswered.insert(frame, Pending { command, session, then, sent: false });
+                self.unanswered
+                    .insert(frame, Pending { command, session, then, sent: false, doubtful: false });
                 self.to_send.push_back(frame);
             }
             ToStream::Listen(id, ear) => {
@@ -383,6 +402,11 @@ impl Driver {
         let Some(pending) = self.unanswered.get(&frame) else { return Ok(()) };
         match frames::done(answer, pending.session) {
             Err(error) if passes(&error) || self.worth_repeating(&pending.command, &error) => {
+                if error.effect == Effect::Unknown
+                    && let Some(pending) = self.unanswered.get_mut(&frame)
+                {
+                    pending.doubtful = true;
+                }
                 self.resting.push(frame);
                 self.refused_for_now(error)
             }
@@ -390,7 +414,8 @@ impl Driver {
                 self.refusals = 0;
                 self.backoff.reset();
                 let pending = self.unanswered.remove(&frame).expect("it was just found");
-                (pending.then)(outcome.map_err(CallError::Refused));
+                let outcome = outcome.map_err(|error| pending.judge(error));
+                (pending.then)(outcome);
                 Ok(())
             }
         }
@@ -433,8 +458,10 @@ impl Driver {
             .filter(|(_, pending)| pending.session.is_some_and(|id| id.number == session))
             .map(|(frame, _)| *frame)
             .collect();
-        for pending in frames.into_iter().filter_map(|frame| self.unanswered.remove(&frame)) {
-            (pending.then)(Err(unknown_session()));
+        for mut pending in frames.into_iter().filter_map(|frame| self.unanswered.remove(&frame)) {
+            pending.doubtful |= pending.sent;
+            let error = pending.judge(tenure_core::Refusal::UnknownSession.into());
+            (pending.then)(Err(error));
         }
     }
 }

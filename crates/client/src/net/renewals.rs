@@ -19,6 +19,7 @@ use tonic::Streaming;
 use tonic::transport::Channel;
 
 use super::{connect, failure, frames, unanswered};
+use crate::dial::Dialer;
 use crate::endpoints::{Endpoint, Endpoints};
 use crate::error::CallError;
 use crate::store::{OpenSession, Opened, Route};
@@ -50,6 +51,7 @@ pub(super) struct Renewals {
 /// One endpoint, and what there is to it.
 struct Way {
     endpoint: Endpoint,
+    dialer: Dialer,
     channel: tokio::sync::Mutex<Option<Channel>>,
     stream: tokio::sync::Mutex<Option<Arc<RenewalStream>>>,
 }
@@ -78,9 +80,10 @@ struct Awaited {
 }
 
 impl Renewals {
-    pub fn new(endpoints: Endpoints) -> Renewals {
+    pub fn new(endpoints: Endpoints, dialer: Dialer) -> Renewals {
         let way = |endpoint: &Endpoint| Way {
             endpoint: endpoint.clone(),
+            dialer: dialer.clone(),
             channel: tokio::sync::Mutex::new(None),
             stream: tokio::sync::Mutex::new(None),
         };
@@ -206,7 +209,7 @@ impl Way {
         if let Some(channel) = &*channel {
             return Ok(channel.clone());
         }
-        let made = connect(&self.endpoint).await?;
+        let made = connect(&self.endpoint, &self.dialer).await?;
         *channel = Some(made.clone());
         Ok(made)
     }

@@ -1,0 +1,164 @@
+//! The nodes of a simulated cluster: the shipped server, each in a process on a machine with a disk of its own.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tenure_core::{Limits, OfficeLimits};
+use tenure_replica::{Entropy, Execution, LogOptions, NodeId, SimDisk, SnapshotOptions, Timing};
+use tenure_server::{Config, Node, Server, World};
+
+use crate::dice::Dice;
+use crate::host::Process;
+use crate::net::{HostId, Net, Tick, ip};
+
+const CLIENT_PORT: u16 = 7400;
+const PEER_PORT: u16 = 7500;
+/// How long a supervisor waits before it starts a node again that ended by itself.
+const RESTART_AFTER: Tick = 700;
+
+/// One node: its machine, its disk, and its process while it runs.
+pub struct Member {
+    /// Its number, which is its machine's too.
+    pub node: NodeId,
+    /// Its disk.
+    pub disk: SimDisk,
+    /// Its process.
+    pub process: Option<Process>,
+    /// When it is started again.
+    pub restart_at: Option<Tick>,
+    /// An injected fault explains if it ends by itself.
+    pub excused: bool,
+    /// It lost its disk, and has no place here any more.
+    pub wiped: bool,
+    config: Config,
+    ppm: i64,
+    inside: Arc<Mutex<Inside>>,
+}
+
+#[derive(Default)]
+struct Inside {
+    node: Option<Node>,
+    ended: Option<String>,
+}
+
+impl Member {
+    /// A node that has not been started yet.
+    pub fn new(node: NodeId, peers: BTreeMap<NodeId, String>, snapshot: SnapshotOptions, ppm: i64) -> Member {
+        let config = Config {
+            node,
+            peers,
+            listen: client_address(node),
+            advertise: None,
+            data_dir: "simulated".into(),
+            limits: Limits::default(),
+            office: OfficeLimits::default(),
+            timing: Timing::default(),
+            // Small, so that segments end and are removed all the time.
+            log: LogOptions { segment_bytes: 32 << 10, frame_bytes_max: 8 << 10, cache_bytes: 16 << 10 },
+            snapshot,
+        };
+        Member {
+            node,
+            disk: SimDisk::new(),
+            process: None,
+            restart_at: None,
+            excused: false,
+            wiped: false,
+            config,
+            ppm,
+            inside: Arc::default(),
+        }
+    }
+
+    /// The machine that it runs on.
+    pub fn host(&self) -> HostId {
+        self.node as HostId
+    }
+
+    /// Starts its process.
+    pub fn start(&mut self, now: Tick, net: &Net, dice: &mut Dice) {
+        let port = net.process(self.host());
+        let config = self.config.clone();
+        let disk = self.disk.clone();
+        let inside = self.inside.clone();
+        let chance = Mutex::new(dice.fork());
+        let entropy = Entropy::from_source(move || {
+            let mut chance = chance.lock().unwrap_or_else(PoisonError::into_inner);
+            (u128::from(chance.draw()) << 64) | u128::from(chance.draw())
+        });
+        self.restart_at = None;
+        self.process = Some(Process::start(now, self.ppm, dice.draw(), move |clock| async move {
+            let world = World {
+                clock: Arc::new(clock),
+                disk: Arc::new(disk),
+                network: Arc::new(port.clone()),
+                entropy,
+                execution: Execution::Tasks,
+            };
+            let address = config.listen;
+            let started = match port.listen(&address.to_string()) {
+                Ok(listener) => {
+                    Server::start_in(config, world, listener, address).await.map_err(|e| e.to_string())
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            let why = match started {
+                Ok(server) => {
+                    set(&inside).node = Some(server.node().clone());
+                    let ended = server.run_until(std::future::pending()).await;
+                    ended.err().map_or("it ended".to_owned(), |failure| failure.to_string())
+                }
+                Err(why) => why,
+            };
+            set(&inside).ended = Some(why);
+        }));
+    }
+
+    /// Ends its process; it is started again at `restart_at`. With its power, what was not synced may go.
+    pub fn end(&mut self, now: Tick, net: &Net, power: Option<u64>, restart_at: Option<Tick>) {
+        *set(&self.inside) = Inside::default();
+        if let Some(seed) = power {
+            net.power_off(self.host());
+            self.disk.crash(seed);
+        } else {
+            self.disk.restart();
+        }
+        if let Some(process) = self.process.take() {
+            net.hang_up(self.host());
+            process.end(now);
+        }
+        self.restart_at = restart_at;
+    }
+
+    /// Why its process has ended by itself, if it has. It is started again after a while.
+    pub fn ended(&mut self, now: Tick, net: &Net) -> Option<String> {
+        let why = set(&self.inside).ended.take()?;
+        self.end(now, net, None, Some(now + RESTART_AFTER));
+        Some(why)
+    }
+
+    /// Looks into it, if it runs.
+    pub fn look<T>(&self, look: impl FnOnce(&Node) -> T) -> Option<T> {
+        set(&self.inside).node.as_ref().map(look)
+    }
+
+    /// Whether it thinks that it leads.
+    pub fn leads(&self) -> bool {
+        self.look(|node| node.status().replica.role == tenure_replica::Role::Leader).unwrap_or(false)
+    }
+}
+
+fn set(inside: &Mutex<Inside>) -> std::sync::MutexGuard<'_, Inside> {
+    inside.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where clients reach a node.
+pub fn client_address(node: NodeId) -> SocketAddr {
+    format!("{}:{CLIENT_PORT}", ip(node as HostId)).parse().expect("it is an address")
+}
+
+/// Where nodes reach a node.
+pub fn peer_address(node: NodeId) -> String {
+    format!("{}:{PEER_PORT}", ip(node as HostId))
+}

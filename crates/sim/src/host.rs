@@ -1,0 +1,148 @@
+//! One simulated process: a runtime of its own whose time the simulation moves. It can be stopped and woken, as SIGSTOP does,
+//! and ended at any moment with everything that it was doing, as SIGKILL does.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use tenure_clock::Clock;
+use tenure_core::{Moment, WallTime};
+use tokio::runtime::{Builder, RngSeed, Runtime};
+use tokio::time::Instant;
+
+use crate::net::Tick;
+
+/// What people's calendars show when a simulation begins.
+const CALENDAR_MILLIS: u64 = 1_800_000_000_000;
+
+/// Time as one process sees it: the simulation's, at a rate of its own.
+#[derive(Clone)]
+pub struct ProcessClock {
+    origin: Instant,
+    started: Tick,
+    ppm: i64,
+    /// When the process was ended: what is dropped with it is dropped then.
+    ended: Arc<AtomicU64>,
+}
+
+impl ProcessClock {
+    /// Microseconds since the simulation began: what nobody inside may know. Meaningful only within the process.
+    pub fn truth(&self) -> u64 {
+        let ended = self.ended.load(Ordering::Relaxed);
+        if ended != u64::MAX {
+            return ended;
+        }
+        let here = Instant::now().saturating_duration_since(self.origin);
+        self.started * 1_000 + u64::try_from(here.as_micros()).unwrap_or(0)
+    }
+
+    /// How long something takes in truth that takes so long by this clock.
+    pub fn in_truth(&self, length: Duration) -> u64 {
+        let length = length.as_micros() as i64;
+        (length - length * self.ppm / (1_000_000 + self.ppm)) as u64
+    }
+}
+
+impl Clock for ProcessClock {
+    fn now(&self) -> Moment {
+        let truth = self.truth();
+        let shown = Duration::from_micros((truth as i64 + truth as i64 * self.ppm / 1_000_000) as u64);
+        Moment::from_readings(shown, shown)
+    }
+
+    fn wall(&self) -> WallTime {
+        WallTime::from_unix_millis(CALENDAR_MILLIS + self.truth() / 1_000)
+    }
+}
+
+/// A running process.
+pub struct Process {
+    runtime: Runtime,
+    clock: ProcessClock,
+    stopped: bool,
+}
+
+impl Process {
+    /// Starts a process at `now`, with a clock that runs `ppm` millionths too fast.
+    pub fn start<F>(now: Tick, ppm: i64, seed: u64, main: impl FnOnce(ProcessClock) -> F) -> Process
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        listen_to_panics();
+        let runtime = Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .rng_seed(RngSeed::from_bytes(&seed.to_be_bytes()))
+            .build()
+            .expect("a runtime without threads and sockets can always be made");
+        let origin = runtime.block_on(async { Instant::now() });
+        let clock = ProcessClock { origin, started: now, ppm, ended: Arc::new(AtomicU64::new(u64::MAX)) };
+        let main = {
+            let _inside = runtime.enter();
+            main(clock.clone())
+        };
+        drop(runtime.spawn(main));
+        Process { runtime, clock, stopped: false }
+    }
+
+    /// Gives it one more thing to do.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        drop(self.runtime.spawn(work));
+    }
+
+    /// Stops it, or lets it go on.
+    pub fn stop(&mut self, stopped: bool) {
+        self.stopped = stopped;
+    }
+
+    /// Ends it, with everything that it was doing.
+    pub fn end(self, now: Tick) {
+        self.clock.ended.store(now * 1_000, Ordering::Relaxed);
+    }
+
+    /// Lets it do everything that it does before `until`, which is one tick away.
+    pub fn run(&mut self, until: Tick) {
+        if self.stopped {
+            return;
+        }
+        let until = self.clock.origin + Duration::from_millis(until - self.clock.started);
+        self.runtime.block_on(async {
+            let missed =
+                until.saturating_duration_since(Instant::now()).saturating_sub(Duration::from_millis(1));
+            if !missed.is_zero() {
+                // Its clock went on while it stood still.
+                tokio::time::advance(missed).await;
+            }
+            tokio::time::sleep_until(until).await;
+        });
+    }
+}
+
+thread_local! {
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What has panicked on this thread since it was last asked. A panic in a task does not end the simulation by itself, and
+/// must not be overlooked.
+pub fn take_panics() -> Vec<String> {
+    PANICS.with_borrow_mut(std::mem::take)
+}
+
+fn listen_to_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            PANICS.with_borrow_mut(|panics| panics.push(panic.to_string()));
+            // The simulator tells it with the seed; tests of other things still see it.
+            if std::thread::current().name() != Some(QUIET_THREAD) {
+                before(panic);
+            }
+        }));
+    });
+}
+
+/// Threads of this name keep their panics to themselves.
+pub const QUIET_THREAD: &str = "simulation";

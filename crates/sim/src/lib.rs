@@ -1,0 +1,23 @@
+//! Whole clusters in one thread from one seed: the shipped server, client library, log and batcher, in a world whose time,
+//! network, disks and chance are made up.
+//!
+//! A run decides nothing about leases. It breaks things, writes down what everybody saw, and lets `tenure_checker`
+//! judge. The same seed writes the same lines, twice; a failure is one number to replay.
+//!
+//! Start reading at `run.rs`; then `net.rs` and `host.rs` for the world, `workload.rs` for its people and `faults.rs` for what
+//! happens to them.
+
+mod cluster;
+mod coverage;
+mod dice;
+mod faults;
+mod host;
+mod net;
+mod record;
+mod run;
+mod storage;
+mod workload;
+
+pub use coverage::Coverage;
+pub use host::QUIET_THREAD;
+pub use run::{Outcome, run_seed, run_with_packets};

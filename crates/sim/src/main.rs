@@ -1,0 +1,174 @@
+//! `tenure-sim`: runs seeds, on all cores, and tells which failed and how to run them again.
+
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tenure_sim::{Coverage, Outcome, QUIET_THREAD, run_seed, run_with_packets};
+
+const USAGE: &str = "\
+Runs whole clusters in simulation, one per seed, and judges what their clients saw.
+
+  cargo xtask sim [--seeds N] [--from K] [--within SECONDS] [--threads T] [--twice] [--trace] [--packets]
+
+  --seeds N         how many seeds (200)
+  --from K          the first of them (0)
+  --within SECONDS  begin no further seed after so long
+  --threads T       seeds at once (the number of cores)
+  --twice           run every seed twice and compare what was written down
+  --trace           print everything that happened; for one seed
+  --packets         the same, with every packet
+";
+
+struct Wanted {
+    from: u64,
+    seeds: u64,
+    within: Duration,
+    threads: usize,
+    twice: bool,
+    trace: bool,
+    packets: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| matches!(argument.as_str(), "--help" | "-h")) {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
+    match parse(&arguments) {
+        Some(wanted) => run(&wanted),
+        None => {
+            eprint!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn parse(arguments: &[String]) -> Option<Wanted> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut wanted = Wanted {
+        from: 0,
+        seeds: 200,
+        within: Duration::MAX,
+        threads: cores,
+        twice: false,
+        trace: false,
+        packets: false,
+    };
+    let mut arguments = arguments.iter();
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--seeds" => wanted.seeds = arguments.next()?.parse().ok()?,
+            "--from" => wanted.from = arguments.next()?.parse().ok()?,
+            "--within" => wanted.within = Duration::from_secs(arguments.next()?.parse().ok()?),
+            "--threads" => wanted.threads = arguments.next()?.parse().ok().filter(|threads| *threads > 0)?,
+            "--twice" => wanted.twice = true,
+            "--trace" => wanted.trace = true,
+            "--packets" => wanted.packets = true,
+            _ => return None,
+        }
+    }
+    Some(wanted)
+}
+
+#[derive(Default)]
+struct Sum {
+    coverage: Coverage,
+    seeds: u64,
+    simulated: u64,
+    undecided: usize,
+    failed: Vec<u64>,
+}
+
+fn run(wanted: &Wanted) -> ExitCode {
+    let began = Instant::now();
+    let next = AtomicU64::new(wanted.from);
+    let end = wanted.from.saturating_add(wanted.seeds);
+    let sum = Mutex::new(Sum::default());
+    std::thread::scope(|scope| {
+        for _ in 0..wanted.threads {
+            let work = || {
+                while began.elapsed() < wanted.within {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        return;
+                    }
+                    let run = |seed| match wanted.packets {
+                        true => run_with_packets(seed),
+                        false => run_seed(seed, wanted.trace),
+                    };
+                    let outcome = run(seed);
+                    let same = !wanted.twice || same(&outcome, &run(seed));
+                    tell(&outcome, same);
+                    let mut sum = sum.lock().expect("a simulation catches its panics");
+                    sum.coverage.add(&outcome.coverage);
+                    sum.seeds += 1;
+                    sum.simulated += outcome.ticks;
+                    sum.undecided += outcome.undecided;
+                    if !same || !outcome.violations.is_empty() {
+                        sum.failed.push(seed);
+                    }
+                    if sum.seeds.is_multiple_of(100) {
+                        eprintln!(
+                            "{} seeds, {} failed, {:.0?}",
+                            sum.seeds,
+                            sum.failed.len(),
+                            began.elapsed()
+                        );
+                    }
+                }
+            };
+            let named = std::thread::Builder::new().name(QUIET_THREAD.to_owned());
+            named.spawn_scoped(scope, work).expect("a thread can be started");
+        }
+    });
+    let sum = sum.into_inner().expect("a simulation catches its panics");
+    let took = began.elapsed().as_secs_f64();
+    println!(
+        "{} seeds from {}, {:.0} simulated seconds in {took:.1} s ({:.1} seeds/s)",
+        sum.seeds,
+        wanted.from,
+        sum.simulated as f64 / 1_000.0,
+        sum.seeds as f64 / took
+    );
+    println!("seen: {}", sum.coverage);
+    if sum.undecided > 0 {
+        println!("undecided: {} histories met the bound of the search", sum.undecided);
+    }
+    if sum.failed.is_empty() {
+        println!("no violation");
+        return ExitCode::SUCCESS;
+    }
+    println!("{} seeds failed: {:?}", sum.failed.len(), sum.failed);
+    ExitCode::FAILURE
+}
+
+/// Whether two runs wrote the same lines; the first that differs is told, if lines were kept.
+fn same(one: &Outcome, other: &Outcome) -> bool {
+    let differs = one.lines.iter().zip(&other.lines).position(|(one, other)| one != other);
+    if let Some(line) = differs {
+        println!(
+            "line {line} of the first run:  {}\nline {line} of the second run: {}",
+            one.lines[line], other.lines[line]
+        );
+    }
+    one.hash == other.hash
+}
+
+fn tell(outcome: &Outcome, same: bool) {
+    for line in &outcome.lines {
+        println!("{line}");
+    }
+    let seed = outcome.seed;
+    if !same {
+        println!(
+            "seed {seed}: two runs wrote different lines; replay: cargo xtask sim --from {seed} --seeds 1 --twice"
+        );
+    }
+    if let Some(first) = outcome.violations.first() {
+        let more = outcome.violations.len() - 1;
+        println!("seed {seed}: {first} (and {more} more); replay: cargo xtask sim --from {seed} --seeds 1");
+    }
+}

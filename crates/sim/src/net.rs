@@ -1,0 +1,712 @@
+//! A network between simulated machines: ordered byte streams, as TCP makes them over links that lose, delay and fall silent.
+//!
+//! A cut link loses packets, and TCP sends them again: so what was written during a cut arrives some time after it, unless
+//! an end has gone by then. A process that ends closes its streams; a machine that loses its power says
+//! nothing, and whoever writes to it later is told that nobody knows of the stream. A packet takes at least one tick, so
+//! every machine can run through a tick without looking at the others.
+//!
+//! This file decides when bytes arrive. It never looks at them.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use futures_util::future::BoxFuture;
+use tenure_client::{Connection, Dial, Dialled};
+use tenure_replica::{Listener, Network, Stream};
+use tenure_server::Accept;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+
+use crate::dice::Dice;
+use crate::record::Record;
+
+/// Milliseconds since the simulation began.
+pub type Tick = u64;
+
+/// One machine.
+pub type HostId = u32;
+
+/// Bytes that one direction of a stream holds before its writer has to wait.
+const STREAM_BYTES_MAX: usize = 256 << 10;
+/// The first repetition of an unanswered connection request; each further one takes twice as long.
+const SYN_AGAIN_AFTER: Tick = 1_000;
+/// Longest silence of a sender's timer after a link has come back.
+const SEND_AGAIN_MAX: Tick = 1_200;
+
+/// The network. Clones are the same one.
+#[derive(Clone)]
+pub struct Net(Arc<Mutex<Inside>>);
+
+struct Inside {
+    now: Tick,
+    dice: Dice,
+    machines: BTreeMap<HostId, Machine>,
+    links: BTreeMap<(HostId, HostId), Link>,
+    listening: BTreeMap<String, Listening>,
+    pipes: Vec<Pipe>,
+    calls: Vec<Calling>,
+    events: BinaryHeap<Reverse<(Tick, u64, What)>>,
+    event_number: u64,
+    delivered: u64,
+    /// Where every packet is written down, if that is wanted.
+    record: Option<Record>,
+}
+
+/// A machine as others see it.
+#[derive(Clone, Copy, Default)]
+struct Machine {
+    up: bool,
+    /// Raised with every process that runs on it.
+    life: u64,
+}
+
+/// One direction between two machines.
+#[derive(Clone, Copy, Default)]
+struct Link {
+    /// Since when it loses everything.
+    cut: Option<Tick>,
+    /// What every packet takes longer.
+    slower: Tick,
+}
+
+struct Listening {
+    host: HostId,
+    life: u64,
+    arrived: VecDeque<(SimStream, String)>,
+    waker: Option<Waker>,
+}
+
+/// One direction of a stream.
+struct Pipe {
+    from: (HostId, u64),
+    to: (HostId, u64),
+    /// Sent and not arrived, in order; without a moment while the link is cut.
+    flight: VecDeque<(Option<Tick>, Packet)>,
+    flight_bytes: usize,
+    arrived: VecDeque<u8>,
+    ended: Option<Ended>,
+    /// Nobody will read what arrives.
+    unread: bool,
+    /// The writer has been told that nobody reads.
+    broken: bool,
+    closed: bool,
+    reader: Option<Waker>,
+    writer: Option<Waker>,
+}
+
+enum Packet {
+    Data(Vec<u8>),
+    Fin,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ended {
+    Fin,
+    Reset,
+}
+
+/// Somebody connects.
+struct Calling {
+    from: (HostId, u64),
+    to: HostId,
+    address: String,
+    reply: Option<oneshot::Sender<io::Result<SimStream>>>,
+    made: Option<SimStream>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// The front of a pipe arrives.
+    Arrive(usize),
+    /// The writer of a pipe hears that nobody reads.
+    Abort(usize),
+    /// A connection request leaves for the n-th time.
+    SynLeaves(usize, u32),
+    SynArrives(usize, u32),
+    /// The answer arrives: yes, or nobody listens.
+    Connected(usize, u32),
+    Refused(usize),
+}
+
+/// The address of a machine.
+pub fn ip(host: HostId) -> String {
+    format!("10.0.0.{host}")
+}
+
+fn host_of(address: &str) -> Option<HostId> {
+    address.strip_prefix("10.0.0.")?.split(':').next()?.parse().ok()
+}
+
+impl Net {
+    /// A network whose delays fall as the dice say.
+    pub fn new(dice: Dice) -> Net {
+        Net(Arc::new(Mutex::new(Inside {
+            now: 0,
+            dice,
+            machines: BTreeMap::new(),
+            links: BTreeMap::new(),
+            listening: BTreeMap::new(),
+            pipes: Vec::new(),
+            calls: Vec::new(),
+            events: BinaryHeap::new(),
+            event_number: 0,
+            delivered: 0,
+            record: None,
+        })))
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes every packet down from now on.
+    pub fn write_down(&self, record: Record) {
+        self.inside().record = Some(record);
+    }
+
+    /// A process begins on a machine; what it connects with.
+    pub fn process(&self, host: HostId) -> Port {
+        let mut inside = self.inside();
+        let machine = inside.machines.entry(host).or_default();
+        machine.up = true;
+        machine.life += 1;
+        Port { net: self.clone(), host, life: machine.life }
+    }
+
+    /// A process ends: its streams are closed, in the order in which they were made. (A runtime drops its tasks in an order that
+    /// differs from run to run.)
+    pub fn hang_up(&self, host: HostId) {
+        let mut inside = self.inside();
+        let machine = inside.machines.get(&host).copied().unwrap_or_default();
+        let ours = |pipe: &Pipe| pipe.from == (host, machine.life) && !pipe.closed;
+        let open: Vec<usize> = (0..inside.pipes.len()).filter(|index| ours(&inside.pipes[*index])).collect();
+        for index in open {
+            inside.pipes[index].closed = true;
+            if machine.up {
+                let over = inside.send(index, Packet::Fin);
+                drop(over);
+            }
+        }
+    }
+
+    /// The power goes. Nobody is told.
+    pub fn power_off(&self, host: HostId) {
+        self.inside().machines.entry(host).or_default().up = false;
+    }
+
+    /// Loses everything from one machine to another, or stops doing so.
+    pub fn cut(&self, from: HostId, to: HostId, cut: bool) {
+        let mut inside = self.inside();
+        let now = inside.now;
+        let link = inside.links.entry((from, to)).or_default();
+        let was = link.cut;
+        if was.is_some() == cut {
+            return;
+        }
+        link.cut = cut.then_some(now);
+        let on_link = |pipe: &Pipe| pipe.from.0 == from && pipe.to.0 == to;
+        let pipes: Vec<usize> =
+            (0..inside.pipes.len()).filter(|index| on_link(&inside.pipes[*index])).collect();
+        for index in pipes {
+            if cut {
+                // What is on its way is lost, and will be sent again.
+                inside.pipes[index].flight.iter_mut().for_each(|(at, _)| *at = None);
+            } else if !inside.pipes[index].flight.is_empty() {
+                // A sender's timer doubles, so it is silent for up to as long again as it was in vain.
+                let silent = SEND_AGAIN_MAX.min(now - was.unwrap_or(now)).max(2);
+                let at = now + inside.dice.within(1, silent);
+                inside.pipes[index].flight.iter_mut().for_each(|(when, _)| *when = Some(at));
+                inside.schedule(at, What::Arrive(index));
+            }
+        }
+    }
+
+    /// Makes everything from one machine to another take longer.
+    pub fn slow_down(&self, from: HostId, to: HostId, slower: Tick) {
+        self.inside().links.entry((from, to)).or_default().slower = slower;
+    }
+
+    /// Ends all cuts and slowness.
+    pub fn heal(&self) {
+        let links: Vec<(HostId, HostId)> = self.inside().links.keys().copied().collect();
+        for (from, to) in links {
+            self.slow_down(from, to, 0);
+            self.cut(from, to, false);
+        }
+    }
+
+    /// It is `now`: what is due arrives.
+    pub fn tick(&self, now: Tick) {
+        self.inside().now = now;
+        loop {
+            let mut inside = self.inside();
+            match inside.events.peek() {
+                Some(Reverse((at, _, _))) if *at <= now => {}
+                _ => return,
+            }
+            let Some(Reverse((_, _, what))) = inside.events.pop() else { return };
+            inside.delivered += 1;
+            let over = inside.happen(what, self);
+            // Dropped and woken without the lock: both may come back here.
+            drop(inside);
+            drop(over);
+        }
+    }
+
+    /// Forgets everybody who still waits for a stream: they hold the network as it holds them.
+    pub fn close(&self) {
+        let mut inside = self.inside();
+        let (calls, listening) = (std::mem::take(&mut inside.calls), std::mem::take(&mut inside.listening));
+        inside.events.clear();
+        drop(inside);
+        drop((calls, listening));
+    }
+
+    /// How many things have happened on the network.
+    pub fn delivered(&self) -> u64 {
+        self.inside().delivered
+    }
+}
+
+/// What is to be dropped or told once the lock is free.
+#[derive(Default)]
+struct Over {
+    streams: Vec<SimStream>,
+    wakers: Vec<Waker>,
+    replies: Vec<(oneshot::Sender<io::Result<SimStream>>, io::Result<SimStream>)>,
+}
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.wakers.drain(..).for_each(Waker::wake);
+        for (reply, answer) in self.replies.drain(..) {
+            // Whoever has given up meanwhile drops the stream, which closes it.
+            let _ = reply.send(answer);
+        }
+    }
+}
+
+impl Inside {
+    fn schedule(&mut self, at: Tick, what: What) {
+        self.event_number += 1;
+        self.events.push(Reverse((at, self.event_number, what)));
+    }
+
+    fn link(&self, from: HostId, to: HostId) -> Link {
+        self.links.get(&(from, to)).copied().unwrap_or_default()
+    }
+
+    /// When something that leaves now arrives; never, if the link is cut.
+    fn arrival(&mut self, from: HostId, to: HostId) -> Option<Tick> {
+        let link = self.link(from, to);
+        if link.cut.is_some() {
+            return None;
+        }
+        let usual = match self.dice.within(0, 99) {
+            0 => self.dice.within(3, 40),
+            1..=9 => self.dice.within(2, 4),
+            _ => self.dice.within(1, 2),
+        };
+        Some(self.now + usual + link.slower)
+    }
+
+    fn alive(&self, (host, life): (HostId, u64)) -> bool {
+        self.machines.get(&host).is_some_and(|machine| machine.up && machine.life == life)
+    }
+
+    /// Makes the two directions of a stream; the first end is `from`'s.
+    fn make(&mut self, net: &Net, from: (HostId, u64), to: (HostId, u64)) -> (SimStream, SimStream) {
+        let first = self.pipes.len();
+        self.pipes.push(Pipe::new(from, to));
+        self.pipes.push(Pipe::new(to, from));
+        let end = |out, into| SimStream { net: net.clone(), out, into };
+        (end(first, first + 1), end(first + 1, first))
+    }
+
+    /// Sends something along a pipe.
+    fn send(&mut self, index: usize, packet: Packet) -> Over {
+        let mut over = Over::default();
+        let (from, to) = (self.pipes[index].from, self.pipes[index].to);
+        if let Some(record) = &self.record {
+            let bytes = match &packet {
+                Packet::Data(bytes) => bytes.len(),
+                Packet::Fin => 0,
+            };
+            let (from, to) = (from.0, to.0);
+            record.note(self.now * 1_000, format_args!("packet {from} to {to} on {index}, {bytes} bytes"));
+        }
+        if from.0 == to.0 {
+            self.land(index, packet, &mut over);
+            return over;
+        }
+        let at = self.arrival(from.0, to.0);
+        let pipe = &mut self.pipes[index];
+        let after = pipe.flight.back().and_then(|(at, _)| *at).unwrap_or(0);
+        let at = at.map(|at| at.max(after));
+        if let Packet::Data(bytes) = &packet {
+            pipe.flight_bytes += bytes.len();
+        }
+        pipe.flight.push_back((at, packet));
+        if let Some(at) = at {
+            self.schedule(at, What::Arrive(index));
+        }
+        over
+    }
+
+    /// Something has come to the end of a pipe.
+    fn land(&mut self, index: usize, packet: Packet, over: &mut Over) {
+        let alive = self.alive(self.pipes[index].to);
+        let up = self.machines.get(&self.pipes[index].to.0).is_some_and(|machine| machine.up);
+        let pipe = &mut self.pipes[index];
+        if let Packet::Data(bytes) = &packet {
+            pipe.flight_bytes = pipe.flight_bytes.saturating_sub(bytes.len());
+        }
+        if !alive || pipe.unread {
+            let (to, from) = (pipe.to.0, pipe.from.0);
+            // A machine without power answers nothing; one that knows nothing of the stream says so.
+            if up && let Some(at) = self.arrival(to, from) {
+                self.schedule(at, What::Abort(index));
+            }
+            return;
+        }
+        match packet {
+            Packet::Data(bytes) => pipe.arrived.extend(bytes),
+            Packet::Fin => pipe.ended = pipe.ended.or(Some(Ended::Fin)),
+        }
+        over.wakers.extend(pipe.reader.take());
+    }
+
+    fn happen(&mut self, what: What, net: &Net) -> Over {
+        let mut over = Over::default();
+        match what {
+            What::Arrive(index) => loop {
+                let due = self.pipes[index]
+                    .flight
+                    .front()
+                    .is_some_and(|(at, _)| at.is_some_and(|at| at <= self.now));
+                if !due {
+                    break;
+                }
+                let (_, packet) = self.pipes[index].flight.pop_front().expect("it was just seen");
+                self.land(index, packet, &mut over);
+            },
+            What::Abort(index) => {
+                let pipe = &mut self.pipes[index];
+                pipe.broken = true;
+                over.wakers.extend(pipe.writer.take());
+                // The other direction of the same stream.
+                let pipe = &mut self.pipes[index ^ 1];
+                pipe.ended = pipe.ended.or(Some(Ended::Reset));
+                over.wakers.extend(pipe.reader.take());
+            }
+            What::SynLeaves(call, attempt) => {
+                let Calling { from, to, .. } = self.calls[call];
+                let wanted = self.calls[call].reply.as_ref().is_some_and(|reply| !reply.is_closed());
+                if !wanted || !self.alive(from) {
+                    self.calls[call].reply = None;
+                } else if let Some(at) = self.arrival(from.0, to) {
+                    self.schedule(at, What::SynArrives(call, attempt));
+                } else {
+                    self.schedule(
+                        self.now + (SYN_AGAIN_AFTER << attempt),
+                        What::SynLeaves(call, attempt + 1),
+                    );
+                }
+            }
+            What::SynArrives(call, attempt) => {
+                let Calling { from, to, .. } = self.calls[call];
+                if !self.machines.get(&to).is_some_and(|machine| machine.up) {
+                    self.schedule(
+                        self.now + (SYN_AGAIN_AFTER << attempt),
+                        What::SynLeaves(call, attempt + 1),
+                    );
+                    return over;
+                }
+                let address = self.calls[call].address.clone();
+                match self.listening.get(&address).map(|listening| (listening.host, listening.life)) {
+                    Some(at) if self.alive(at) => {
+                        let (ours, theirs) = self.make(net, from, at);
+                        let listening = self.listening.get_mut(&address).expect("it was just found");
+                        listening.arrived.push_back((theirs, ip(from.0)));
+                        over.wakers.extend(listening.waker.take());
+                        self.calls[call].made = Some(ours);
+                        self.happen_later(What::Connected(call, 0), to, from.0);
+                    }
+                    _ => self.happen_later(What::Refused(call), to, from.0),
+                }
+            }
+            What::Connected(call, attempt) => {
+                let Calling { from, to, .. } = self.calls[call];
+                if attempt == 0 || self.link(to, from.0).cut.is_none() {
+                    let made = self.calls[call].made.take();
+                    match (made, self.calls[call].reply.take()) {
+                        (Some(made), Some(reply)) => over.replies.push((reply, Ok(made))),
+                        (made, _) => over.streams.extend(made),
+                    }
+                } else {
+                    let again = self.now + (SYN_AGAIN_AFTER << attempt.min(4));
+                    self.schedule(again, What::Connected(call, attempt + 1));
+                }
+            }
+            What::Refused(call) => {
+                if let Some(reply) = self.calls[call].reply.take() {
+                    over.replies.push((reply, Err(io::ErrorKind::ConnectionRefused.into())));
+                }
+            }
+        }
+        over
+    }
+
+    /// An answer to a connection request travels back, again and again if need be.
+    fn happen_later(&mut self, what: What, from: HostId, to: HostId) {
+        match (self.arrival(from, to), what) {
+            (Some(at), what) => self.schedule(at, what),
+            (None, What::Connected(call, _)) => {
+                self.schedule(self.now + SYN_AGAIN_AFTER, What::Connected(call, 1));
+            }
+            (None, what) => self.schedule(self.now + SYN_AGAIN_AFTER, what),
+        }
+    }
+}
+
+impl Pipe {
+    fn new(from: (HostId, u64), to: (HostId, u64)) -> Pipe {
+        Pipe {
+            from,
+            to,
+            flight: VecDeque::new(),
+            flight_bytes: 0,
+            arrived: VecDeque::new(),
+            ended: None,
+            unread: false,
+            broken: false,
+            closed: false,
+            reader: None,
+            writer: None,
+        }
+    }
+}
+
+/// The network as one process sees it.
+#[derive(Clone)]
+pub struct Port {
+    net: Net,
+    host: HostId,
+    life: u64,
+}
+
+impl Port {
+    /// Opens a stream to whoever listens at `address`.
+    pub async fn connect(&self, address: &str) -> io::Result<SimStream> {
+        let reply = {
+            let mut inside = self.net.inside();
+            let from = (self.host, self.life);
+            let to = host_of(address).ok_or(io::ErrorKind::AddrNotAvailable)?;
+            if to == self.host {
+                // Within the machine there is no network.
+                let here = inside.listening.get(address).map(|listening| (listening.host, listening.life));
+                let at = here.filter(|at| inside.alive(*at)).ok_or(io::ErrorKind::ConnectionRefused)?;
+                let (ours, theirs) = inside.make(&self.net, from, at);
+                let listening = inside.listening.get_mut(address).expect("it was just found");
+                listening.arrived.push_back((theirs, ip(to)));
+                let waker = listening.waker.take();
+                drop(inside);
+                waker.into_iter().for_each(Waker::wake);
+                return Ok(ours);
+            }
+            let (reply, answer) = oneshot::channel();
+            let call = inside.calls.len();
+            let address = address.to_owned();
+            inside.calls.push(Calling { from, to, address, reply: Some(reply), made: None });
+            let now = inside.now;
+            inside.schedule(now + 1, What::SynLeaves(call, 0));
+            answer
+        };
+        reply.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
+    }
+
+    /// Begins to listen at `address`, which must be of this machine.
+    pub fn listen(&self, address: &str) -> io::Result<SimListener> {
+        let mut inside = self.net.inside();
+        let taken = inside
+            .listening
+            .get(address)
+            .is_some_and(|listening| inside.alive((listening.host, listening.life)));
+        if taken {
+            return Err(io::ErrorKind::AddrInUse.into());
+        }
+        let listening = Listening { host: self.host, life: self.life, arrived: VecDeque::new(), waker: None };
+        let before = inside.listening.insert(address.to_owned(), listening);
+        drop(inside);
+        drop(before);
+        Ok(SimListener { net: self.net.clone(), address: address.to_owned(), life: self.life })
+    }
+}
+
+impl Network for Port {
+    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+        Box::pin(async move { Ok(Box::new(Port::connect(self, address).await?) as Box<dyn Stream>) })
+    }
+
+    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+        Box::pin(async move { Ok(Box::new(Port::listen(self, address)?) as Box<dyn Listener>) })
+    }
+}
+
+impl Dial for Port {
+    fn dial(&self, address: String) -> Dialled {
+        let port = self.clone();
+        Box::pin(async move { Ok(Box::new(port.connect(&address).await?) as Box<dyn Connection>) })
+    }
+}
+
+/// A place where streams arrive.
+pub struct SimListener {
+    net: Net,
+    address: String,
+    life: u64,
+}
+
+impl SimListener {
+    async fn next(&mut self) -> io::Result<(SimStream, String)> {
+        poll_fn(|context| {
+            let mut inside = self.net.inside();
+            let Some(listening) = inside.listening.get_mut(&self.address) else {
+                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
+            };
+            match listening.arrived.pop_front() {
+                Some(arrived) => Poll::Ready(Ok(arrived)),
+                None => {
+                    listening.waker = Some(context.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+}
+
+impl Drop for SimListener {
+    fn drop(&mut self) {
+        let mut inside = self.net.inside();
+        let ours = inside.listening.get(&self.address).is_some_and(|listening| listening.life == self.life);
+        let gone = if ours { inside.listening.remove(&self.address) } else { None };
+        drop(inside);
+        drop(gone);
+    }
+}
+
+impl Listener for SimListener {
+    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
+        Box::pin(async move { Ok(Box::new(self.next().await?.0) as Box<dyn Stream>) })
+    }
+}
+
+impl Accept for SimListener {
+    type Connection = SimStream;
+
+    async fn accept(&mut self) -> io::Result<(SimStream, String)> {
+        self.next().await
+    }
+}
+
+/// One end of a stream.
+pub struct SimStream {
+    net: Net,
+    out: usize,
+    into: usize,
+}
+
+impl AsyncRead for SimStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut inside = self.net.inside();
+        let pipe = &mut inside.pipes[self.into];
+        if !pipe.arrived.is_empty() {
+            let (front, _) = pipe.arrived.as_slices();
+            let many = front.len().min(buffer.remaining());
+            buffer.put_slice(&front[..many]);
+            pipe.arrived.drain(..many);
+            let writer = pipe.writer.take();
+            drop(inside);
+            writer.into_iter().for_each(Waker::wake);
+            return Poll::Ready(Ok(()));
+        }
+        match pipe.ended {
+            Some(Ended::Fin) => Poll::Ready(Ok(())),
+            Some(Ended::Reset) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+            None => {
+                pipe.reader = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl AsyncWrite for SimStream {
+    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let mut inside = self.net.inside();
+        let pipe = &mut inside.pipes[self.out];
+        if pipe.broken || pipe.closed {
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
+        let room = STREAM_BYTES_MAX.saturating_sub(pipe.flight_bytes + pipe.arrived.len());
+        if room == 0 {
+            pipe.writer = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        let many = room.min(bytes.len());
+        let over = inside.send(self.out, Packet::Data(bytes[..many].to_vec()));
+        drop(inside);
+        drop(over);
+        Poll::Ready(Ok(many))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl SimStream {
+    fn close(&self) {
+        let mut inside = self.net.inside();
+        let pipe = &mut inside.pipes[self.out];
+        if std::mem::replace(&mut pipe.closed, true) {
+            return;
+        }
+        let from = pipe.from.0;
+        // A machine that has lost its power closes nothing.
+        if inside.machines.get(&from).is_some_and(|machine| machine.up) {
+            let over = inside.send(self.out, Packet::Fin);
+            drop(inside);
+            drop(over);
+        }
+    }
+}
+
+impl Drop for SimStream {
+    fn drop(&mut self) {
+        self.close();
+        let mut inside = self.net.inside();
+        let pipe = &mut inside.pipes[self.into];
+        pipe.unread = true;
+        pipe.arrived = VecDeque::new();
+        pipe.reader = None;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+//! The network does what TCP does: no more, or the simulation would find too little; no less, or it would find what is not there.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::*;
+use crate::host::Process;
+
+/// A process that sends what it reads back to whoever connects, and one that connects and says something.
+struct World {
+    net: Net,
+    server: Option<Process>,
+    client: Process,
+    heard: Arc<Mutex<Vec<String>>>,
+}
+
+const ADDRESS: &str = "10.0.0.1:9";
+
+fn serve(net: &Net, now: Tick) -> Process {
+    let port = net.process(1);
+    Process::start(now, 0, 1, move |_| async move {
+        let mut listener = port.listen(ADDRESS).expect("nobody else listens");
+        while let Ok((mut stream, _)) = listener.next().await {
+            tokio::spawn(async move {
+                let mut buffer = [0; 64];
+                while let Ok(many @ 1..) = stream.read(&mut buffer).await {
+                    let _ = stream.write_all(&buffer[..many]).await;
+                }
+            });
+        }
+    })
+}
+
+impl World {
+    fn new() -> World {
+        let net = Net::new(Dice::new(7));
+        let server = serve(&net, 0);
+        let port = net.process(2);
+        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+        let hears = heard.clone();
+        let client = Process::start(0, 0, 2, move |_| async move {
+            let say = |what: String| hears.lock().unwrap().push(what);
+            loop {
+                let mut stream = match port.connect(ADDRESS).await {
+                    Ok(stream) => stream,
+                    Err(error) => {
+                        say(format!("connect: {:?}", error.kind()));
+                        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                        continue;
+                    }
+                };
+                for number in 0u64.. {
+                    let mut buffer = [0; 64];
+                    if stream.write_all(number.to_string().as_bytes()).await.is_err() {
+                        say("broken".into());
+                        break;
+                    }
+                    match stream.read(&mut buffer).await {
+                        Ok(0) => {
+                            say("closed".into());
+                            break;
+                        }
+                        Ok(many) => say(String::from_utf8_lossy(&buffer[..many]).into_owned()),
+                        Err(error) => {
+                            say(format!("{:?}", error.kind()));
+                            break;
+                        }
+                    }
+                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                }
+            }
+        });
+        World { net, server: Some(server), client, heard }
+    }
+
+    fn run(&mut self, from: Tick, until: Tick) {
+        for now in from..until {
+            self.net.tick(now);
+            if let Some(server) = &mut self.server {
+                server.run(now + 1);
+            }
+            self.client.run(now + 1);
+        }
+    }
+
+    fn heard(&self) -> Vec<String> {
+        std::mem::take(&mut self.heard.lock().unwrap())
+    }
+}
+
+#[test]
+fn what_is_written_arrives_in_order() {
+    let mut world = World::new();
+    world.run(0, 300);
+    let heard = world.heard();
+    assert!(heard.len() > 10, "{heard:?}");
+    let numbers: Vec<String> = (0..heard.len()).map(|number| number.to_string()).collect();
+    assert_eq!(heard, numbers);
+}
+
+#[test]
+fn a_cut_loses_nothing_that_is_sent_again() {
+    let mut world = World::new();
+    world.run(0, 100);
+    world.net.cut(2, 1, true);
+    world.run(100, 110);
+    let before = world.heard().len();
+    world.run(110, 2_000);
+    assert_eq!(world.heard(), Vec::<String>::new(), "nothing comes through a cut");
+    world.net.cut(2, 1, false);
+    world.run(2_000, 4_000);
+    let heard = world.heard();
+    assert_eq!(heard[0], before.to_string(), "the stream goes on where it was");
+}
+
+#[test]
+fn a_killed_process_closes_its_streams_and_refuses_new_ones() {
+    let mut world = World::new();
+    world.run(0, 100);
+    world.heard();
+    world.server.take().unwrap().end(100);
+    world.run(100, 400);
+    let heard = world.heard();
+    let ends = ["closed", "broken", "ConnectionReset"];
+    assert!(heard.iter().any(|what| ends.contains(&what.as_str())), "{heard:?}");
+    assert_eq!(heard.last().map(String::as_str), Some("connect: ConnectionRefused"));
+    world.server = Some(serve(&world.net, 400));
+    world.run(400, 700);
+    assert!(world.heard().contains(&"0".to_owned()), "the next process is found");
+}
+
+#[test]
+fn a_machine_without_power_says_nothing_until_it_is_back() {
+    let mut world = World::new();
+    world.run(0, 100);
+    world.net.power_off(1);
+    world.server.take().unwrap().end(100);
+    world.run(100, 110);
+    world.heard();
+    world.run(110, 5_000);
+    assert_eq!(world.heard(), Vec::<String>::new(), "nobody tells that the power went");
+    world.server = Some(serve(&world.net, 5_000));
+    world.run(5_000, 5_100);
+    // It waits for an answer that nobody owes it any more; only its own time limit could help, and it has none.
+    assert_eq!(world.heard(), Vec::<String>::new());
+}

@@ -1,0 +1,40 @@
+//! `cargo xtask chaos`: builds the binary and what breaks it, and breaks it.
+
+use std::process::{Command, ExitCode};
+
+use crate::needs::find;
+use crate::workspace::{cargo, succeed, target};
+
+/// `cargo xtask chaos [--seconds S] [--nodes N] …`: everything is the breaker's own.
+pub fn run(arguments: &[String]) -> ExitCode {
+    for program in ["ip", "nft"] {
+        if find(program).is_none() {
+            eprintln!("chaos needs {program}: `cargo xtask setup` installs it");
+            return ExitCode::FAILURE;
+        }
+    }
+    let mut build = cargo(&["build", "--quiet", "--package", "tenure-cli", "--package", "tenure-chaos"]);
+    if let Err(why) = succeed(&mut build) {
+        eprintln!("{why}");
+        return ExitCode::FAILURE;
+    }
+    let built = target().join("debug");
+    let mut chaos = Command::new(built.join("tenure-chaos"));
+    if std::env::var_os("TENURE_BIN").is_none() {
+        chaos.env("TENURE_BIN", built.join("tenure"));
+    }
+    if !arguments
+        .iter()
+        .any(|argument| argument == "--report" || argument.starts_with("-h") || argument == "--help")
+    {
+        chaos.arg("--report").arg(target().join("chaos"));
+    }
+    match chaos.args(arguments).status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("tenure-chaos: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
