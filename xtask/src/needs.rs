@@ -31,13 +31,33 @@ pub const NEEDS: &[Need] = &[
     Need { program: "nft", used_for: "cutting them", source: Source::Debian("nftables") },
     Need {
         program: "redis-server",
-        used_for: "showing what a quorum of Redis locks cannot do",
+        used_for: "a real Redis behind its fence; showing what a quorum of Redis locks cannot do",
         source: Source::Debian("redis-server"),
     },
     Need {
         program: "faketime",
         used_for: "setting the clocks of some of these stores",
         source: Source::Debian("faketime"),
+    },
+    Need {
+        program: "initdb",
+        used_for: "a real PostgreSQL behind its fence",
+        source: Source::Debian("postgresql"),
+    },
+    Need {
+        program: "pgbouncer",
+        used_for: "enforcement through a transaction-mode pooler",
+        source: Source::Debian("pgbouncer"),
+    },
+    Need {
+        program: "mariadbd",
+        used_for: "a real MariaDB behind its fence",
+        source: Source::Debian("mariadb-server"),
+    },
+    Need {
+        program: "moto_server",
+        used_for: "standing in for S3 and DynamoDB",
+        source: Source::PyPi("moto[server]"),
     },
     Need {
         program: "strace",
@@ -63,5 +83,12 @@ pub fn find(program: &str) -> Option<PathBuf> {
     // An ordinary user's search path leaves these out, yet servers live there.
     folders.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
     folders.push(python_environment().join("bin"));
+    // Debian keeps PostgreSQL's own programs out of everybody's way, one folder per version.
+    folders.extend(postgres_folders());
     folders.into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+fn postgres_folders() -> Vec<PathBuf> {
+    let Ok(versions) = std::fs::read_dir("/usr/lib/postgresql") else { return Vec::new() };
+    versions.flatten().map(|version| version.path().join("bin")).collect()
 }

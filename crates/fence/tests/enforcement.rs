@@ -479,14 +479,30 @@ async fn breaking_the_glass_is_audited_and_ends_with_its_transaction() {
     let broken = format!("BEGIN; SELECT tenure_fence.break_glass('{SCOPE}', 'ticket 17'); {write}; COMMIT");
     admin.batch_execute(&broken).await.expect("past the guard");
     assert_eq!(attempt(admin, None, write).await, Err(NO_TOKEN.into()), "only for that transaction");
+    // Saying that the glass is broken does not break it.
+    let application = ledger.application().await;
+    let pretend = format!(
+        "SELECT set_config('tenure.glass_broken', '{SCOPE} ' || pg_current_xact_id()::text, true); {write}"
+    );
+    assert_eq!(attempt(&application, None, &pretend).await, Err(NO_TOKEN.into()), "nobody wrote it down");
     let lines = enforce::audit(admin, Some(10)).await.expect("audit");
     assert_eq!(lines.len(), 1);
     assert!(lines[0].contains("break glass ledger/writer by postgres - ticket 17"), "{}", lines[0]);
+    // The same as one call, and undone together with its line in the audit when a statement fails.
+    let mut other = connect(ledger.server.port, "postgres", &ledger.database).await;
+    enforce::break_glass(&mut other, &scope(), "ticket 18", write).await.expect("past the guard");
+    let wrong = format!("{write}; SELECT 1 / 0");
+    enforce::break_glass(&mut other, &scope(), "ticket 19", &wrong).await.expect_err("it fails");
+    assert_eq!(enforce::audit(admin, None).await.expect("audit").len(), 2);
     // Removing the guard is audited too, and leaves the marks.
+    enforce::remove(admin, "ledger.events", "").await.expect_err("without a reason");
+    enforce::remove(admin, "ledger.events_1", "moved")
+        .await
+        .expect_err("a partition is guarded through its root");
     enforce::remove(admin, "ledger.events", "moved elsewhere").await.expect("remove");
     assert_eq!(attempt(admin, None, "DELETE FROM ledger.events").await, Ok(()));
     assert_eq!(attempt(admin, None, "TRUNCATE ledger.events_2a").await, Ok(()));
     assert_eq!(attempt(admin, None, write).await, Err(NO_TOKEN.into()), "the others stay guarded");
-    assert_eq!(enforce::audit(admin, None).await.expect("audit").len(), 2);
+    assert_eq!(enforce::audit(admin, None).await.expect("audit").len(), 3);
     assert!(Postgres::new().mark(admin, &scope()).await.expect("mark").is_some());
 }

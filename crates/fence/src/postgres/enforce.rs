@@ -121,6 +121,22 @@ pub async fn remove(client: &Client, table: &str, reason: &str) -> Result<(), Fe
     client.batch_execute(&sql).await.map_err(|error| classify(error, FindOut::Repeat))
 }
 
+/// Runs statements past the guard, in one transaction that keeps every holder out until it ends and leaves a line in
+/// the audit; both commit, or neither does. For what cannot wait for a lease, by those who were granted the right.
+pub async fn break_glass(
+    client: &mut Client,
+    scope: &Scope,
+    reason: &str,
+    statements: &str,
+) -> Result<(), FenceError> {
+    let glass = format!("SELECT tenure_fence.break_glass({}, {})", quote(&scope.to_string()), quote(reason));
+    let failed = |error| classify(error, FindOut::ReadBack);
+    let transaction = client.transaction().await.map_err(failed)?;
+    transaction.batch_execute(&glass).await.map_err(failed)?;
+    transaction.batch_execute(statements).await.map_err(failed)?;
+    transaction.commit().await.map_err(failed)
+}
+
 /// What operators did past the rules, newest first, as lines for people.
 pub async fn audit(client: &Client, limit: Option<u32>) -> Result<Vec<String>, FenceError> {
     let sql = format!(

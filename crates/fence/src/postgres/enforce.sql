@@ -14,7 +14,11 @@ DECLARE
     carried bigint;
     seen    bigint;
 BEGIN
-    IF current_setting('tenure.glass_broken', true) = TG_ARGV[0] || ' ' || pg_current_xact_id()::text THEN
+    -- The setting alone proves nothing, because anybody can set one; the line in the audit, which only `break_glass`
+    -- can write, does. It is looked for only where the setting says that there is one.
+    IF current_setting('tenure.glass_broken', true) = TG_ARGV[0] || ' ' || pg_current_xact_id()::text
+       AND EXISTS (SELECT 1 FROM tenure_fence.audit a WHERE a.what = 'break glass' AND a.scope = TG_ARGV[0]
+                   AND a.detail ->> 'transaction' = pg_current_xact_id()::text) THEN
         RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
     END IF;
     carried := (nullif(current_setting('tenure.carried', true), '')::jsonb ->> TG_ARGV[0])::bigint;
@@ -92,7 +96,14 @@ DECLARE
     was    text;
     member regclass;
 BEGIN
+    IF coalesce(p_reason, '') = '' THEN
+        RAISE EXCEPTION 'removing a guard needs a reason' USING ERRCODE = 'TN003';
+    END IF;
     DELETE FROM tenure_fence.guarded WHERE relation = p_root RETURNING scope INTO was;
+    IF was IS NULL THEN
+        RAISE EXCEPTION '% is not guarded', p_root
+            USING ERRCODE = 'TN003', HINT = 'Name the table that was named at install, not a partition of it.';
+    END IF;
     -- The root first: dropping its row trigger drops the clones on its partitions.
     FOR member IN SELECT tenure_fence.family(p_root) LOOP
         EXECUTE format('DROP TRIGGER IF EXISTS tenure_fence_row ON %s', member);
@@ -125,7 +136,8 @@ BEGIN
     END IF;
     PERFORM pg_advisory_xact_lock(tenure_fence.queue_number(p_scope));
     PERFORM 1 FROM tenure_fence.marks WHERE scope = p_scope FOR UPDATE;
-    INSERT INTO tenure_fence.audit (what, scope, reason) VALUES ('break glass', p_scope, p_reason);
+    INSERT INTO tenure_fence.audit (what, scope, reason, detail) VALUES ('break glass', p_scope, p_reason,
+        jsonb_build_object('transaction', pg_current_xact_id()::text));
     PERFORM set_config('tenure.glass_broken', p_scope || ' ' || pg_current_xact_id()::text, true);
 END $$;
 

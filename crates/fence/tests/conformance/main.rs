@@ -11,7 +11,7 @@ mod dynamodb;
 mod files;
 #[cfg(feature = "mysql")]
 mod mysql;
-#[cfg(feature = "object-store")]
+#[cfg(feature = "stand-in")]
 mod object;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -3,14 +3,23 @@
 //! replication between regions would do.
 
 use std::collections::BTreeMap;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use http_body_util::BodyExt;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use object_store::aws::AmazonS3Builder;
-use object_store::{ObjectStore, ObjectStoreExt};
+use object_store::client::{
+    HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpResponseBody,
+    HttpService,
+};
+use object_store::{ClientOptions, ObjectStore, ObjectStoreExt};
 use tenure_core::{Permit, Scope, Token};
 use tenure_fence::object::{self, Log, Manifest};
 use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
+use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::cases::{self, Gate, Subject};
@@ -41,6 +50,7 @@ fn bucket_at(port: u16) -> Arc<dyn ObjectStore> {
     let store = AmazonS3Builder::new()
         .with_endpoint(format!("http://127.0.0.1:{port}"))
         .with_allow_http(true)
+        .with_http_connector(Plain)
         .with_bucket_name("fenced")
         .with_region("us-east-1")
         .with_access_key_id("test")
@@ -49,6 +59,47 @@ fn bucket_at(port: u16) -> Arc<dyn ObjectStore> {
         .expect("a client");
     Arc::new(store)
 }
+
+/// Plain HTTP, one connection per request: all that a server on the same machine needs.
+#[derive(Clone, Copy, Debug)]
+struct Plain;
+
+impl HttpConnector for Plain {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(Plain))
+    }
+}
+
+impl HttpService for Plain {
+    fn call<'a, 'b>(&'a self, request: HttpRequest) -> Pin<Box<dyn Future<Output = Answered> + Send + 'b>>
+    where
+        'a: 'b,
+        Self: 'b,
+    {
+        Box::pin(async move {
+            let failed = |kind| move |error| HttpError::new(kind, error);
+            let port = request.uri().port_u16().expect("the stand-in has a port");
+            let stream = TcpStream::connect(("127.0.0.1", port)).await;
+            let stream = stream.map_err(|error| HttpError::new(HttpErrorKind::Connect, error))?;
+            let (mut sender, connection) =
+                http1::handshake(TokioIo::new(stream)).await.map_err(failed(HttpErrorKind::Connect))?;
+            tokio::spawn(connection);
+            let (mut head, body) = request.into_parts();
+            // A server is told where it is by a header, and what is wanted by the path alone.
+            let host = head.uri.authority().expect("an address").to_string();
+            head.headers.insert("host", host.parse().expect("a host"));
+            let path = head.uri.path_and_query().expect("a path").as_str().parse();
+            head.uri = path.expect("a path");
+            let request = hyper::Request::from_parts(head, body);
+            let answer = sender.send_request(request).await.map_err(failed(HttpErrorKind::Interrupted))?;
+            let (head, body) = answer.into_parts();
+            let body = body.collect().await.map_err(failed(HttpErrorKind::Interrupted))?.to_bytes();
+            Ok(hyper::Response::from_parts(head, HttpResponseBody::from(body)))
+        })
+    }
+}
+
+type Answered = Result<HttpResponse, HttpError>;
 
 /// The stand-in is one slow process: with too many cases at once, leases run out before it answers.
 async fn turn() -> SemaphorePermit<'static> {
