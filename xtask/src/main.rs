@@ -3,12 +3,14 @@
 //!
 //! This crate is compiled cold before anything else, so it uses the standard library alone.
 
+mod bench_peers;
 mod chaos;
 mod ci;
 mod fix;
 mod fuzz;
 mod links;
 mod needs;
+mod perf_gate;
 mod purity;
 mod requirements;
 mod setup;
@@ -32,6 +34,11 @@ const CHORES: &[Chore] = &[
         help: "break a real cluster in network namespaces; --seconds S, --nodes N, --help for more",
         run: chaos::run,
     },
+    Chore {
+        name: "bench-peers",
+        help: "measure Tenure, etcd, ZooKeeper and Redis side by side; --quick, --only, --help",
+        run: bench_peers::run,
+    },
     Chore { name: "ci", help: "judge everything; --full runs the heavy variants of the tests", run: ci::run },
     Chore {
         name: "fix",
@@ -48,6 +55,11 @@ const CHORES: &[Chore] = &[
         help: "run whole clusters in simulation; --seeds N, --from K, --help for more",
         run: sim::run,
     },
+    Chore {
+        name: "perf-gate",
+        help: "hold the core's instruction counts against the baseline; --write stores a new one",
+        run: perf_gate::run,
+    },
     Chore { name: "setup", help: "install the programs that the tests use (Debian, PyPI)", run: setup::run },
 ];
 
@@ -62,7 +74,7 @@ fn main() -> ExitCode {
     }
     eprintln!("cargo xtask <chore>\n");
     for chore in CHORES {
-        eprintln!("  {:<8} {}", chore.name, chore.help);
+        eprintln!("  {:<11} {}", chore.name, chore.help);
     }
     if matches!(wanted, "help" | "--help" | "-h") { ExitCode::SUCCESS } else { ExitCode::from(2) }
 }

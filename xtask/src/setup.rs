@@ -29,9 +29,21 @@ pub fn install() -> Judged {
     if missing.is_empty() {
         return Ok(Verdict::Passed(format!("all {} programs are there", NEEDS.len())));
     }
+    let mut told = install_needs(&missing);
+    let still: Vec<&str> =
+        NEEDS.iter().filter(|need| find(need.program).is_none()).map(|need| need.program).collect();
+    if still.is_empty() {
+        return Ok(Verdict::Passed(format!("installed {}", names(&missing))));
+    }
+    told.insert(0, format!("not installed: {}; tests that need them are skipped", still.join(", ")));
+    Ok(Verdict::Skipped(told.join("\n    ")))
+}
+
+/// Installs these, as far as this user may; what could not be is said.
+pub fn install_needs(missing: &[&Need]) -> Vec<String> {
     let mut debian: Vec<&str> = Vec::new();
     let mut python: Vec<&str> = Vec::new();
-    for need in &missing {
+    for need in missing {
         eprintln!("    {} is missing ({})", need.program, need.used_for);
         match need.source {
             Source::Debian(package) => debian.push(package),
@@ -53,13 +65,7 @@ pub fn install() -> Judged {
     {
         told.push(why);
     }
-    let still: Vec<&str> =
-        NEEDS.iter().filter(|need| find(need.program).is_none()).map(|need| need.program).collect();
-    if still.is_empty() {
-        return Ok(Verdict::Passed(format!("installed {}", names(&missing))));
-    }
-    told.insert(0, format!("not installed: {}; tests that need them are skipped", still.join(", ")));
-    Ok(Verdict::Skipped(told.join("\n    ")))
+    told
 }
 
 fn names(needs: &[&Need]) -> String {

@@ -66,6 +66,7 @@ fn carry_out(command: Command, globals: &Globals, output: &Output) -> Result<Exi
         Command::Serve(args) => commands::serve::run(args, output),
         Command::Demo(args) => commands::demo::run(args, output),
         Command::Agent(args) => commands::agent::run(args, globals, output),
+        Command::Bench(args) => commands::bench::run(args, globals, output),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),
         Command::Store(command) => commands::run(command, globals, output),

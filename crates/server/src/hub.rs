@@ -101,7 +101,10 @@ impl Hub {
         let mut listeners = self.listeners.lock();
         listeners.next += 1;
         let number = listeners.next;
-        listeners.by_session.entry(session).or_default().push((number, told));
+        // Nearly always the only one: room for exactly that, because there may be a million sessions.
+        let senders = listeners.by_session.entry(session).or_default();
+        senders.reserve_exact(1);
+        senders.push((number, told));
         Ear { hub: self.clone(), session, number }
     }
 

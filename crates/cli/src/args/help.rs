@@ -36,7 +36,7 @@ pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Hold", &["run", "elect", "acquire", "release", "transfer", "revoke", "session"]),
     ("Look", &["get", "ls", "watch", "history", "explain", "top"]),
     ("Store", &["kv", "fence"]),
-    ("Operate", &["serve", "cluster", "agent", "tune"]),
+    ("Operate", &["serve", "cluster", "agent", "tune", "bench"]),
     ("Learn", &["demo"]),
     ("Install", &["completions", "man"]),
 ];

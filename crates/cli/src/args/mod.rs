@@ -77,6 +77,8 @@ pub enum Command {
     Store(StoreCommand),
     /// Tell a story: what goes wrong without the protection, and what happens with it
     Demo(commands::demo::Args),
+    /// Put load on a store and measure it: this one, or a peer by the same driver
+    Bench(commands::bench::Args),
     /// Print the completions of a shell
     Completions(commands::completions::Args),
     /// Write man pages into a folder

@@ -2,6 +2,7 @@
 
 pub mod acquire;
 pub mod agent;
+pub mod bench;
 pub mod cluster;
 pub mod completions;
 pub mod demo;

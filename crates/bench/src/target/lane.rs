@@ -1,0 +1,157 @@
+//! One TCP connection on which answers come in the order of the questions. Whatever has come together goes out in one
+//! write; who asked gets the answer when its turn comes.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use super::Result;
+use super::ways::Breaks;
+use crate::error::BenchError;
+
+/// How what is read is cut into answers.
+pub trait Shape: Send + 'static {
+    /// One answer.
+    type Answer: Send + 'static;
+
+    /// Takes the next whole message off the front; `Ok(None)` if it has not all arrived.
+    fn cut(&mut self, bytes: &[u8]) -> Result<Option<(usize, Cut<Self::Answer>)>>;
+}
+
+/// What a message is.
+pub enum Cut<A> {
+    /// The answer to the oldest open question.
+    Answer(A),
+    /// Something that nobody asked for, and that the shape has dealt with.
+    Aside,
+}
+
+/// One connection.
+pub struct Lane<S: Shape> {
+    questions: mpsc::UnboundedSender<Question<S::Answer>>,
+    broken: Arc<AtomicBool>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+struct Question<A> {
+    bytes: Vec<u8>,
+    /// Absent for what is not answered, or whose answer interests nobody.
+    answer: Option<oneshot::Sender<A>>,
+}
+
+type Open<A> = Arc<Mutex<VecDeque<oneshot::Sender<A>>>>;
+
+impl<S: Shape> Lane<S> {
+    /// Goes on with a connection that has been made. `leftover` has been read already.
+    pub fn start(stream: TcpStream, leftover: Vec<u8>, shape: S) -> Result<Lane<S>> {
+        stream.set_nodelay(true)?;
+        let (read, write) = stream.into_split();
+        let (questions, waiting) = mpsc::unbounded_channel();
+        let open: Open<S::Answer> = Arc::default();
+        let broken = Arc::new(AtomicBool::new(false));
+        let writing = tokio::spawn(send(write, waiting, open.clone()));
+        let reading = tokio::spawn(receive(read, leftover, shape, open, broken.clone()));
+        Ok(Lane { questions, broken, tasks: [writing, reading] })
+    }
+
+    /// Asks, and waits for the answer.
+    pub async fn ask(&self, bytes: Vec<u8>) -> Result<S::Answer> {
+        self.put(bytes)?.await.map_err(|_| broke())
+    }
+
+    /// Asks; the answer can be waited for later.
+    pub fn put(&self, bytes: Vec<u8>) -> Result<oneshot::Receiver<S::Answer>> {
+        let (answer, receiver) = oneshot::channel();
+        self.questions.send(Question { bytes, answer: Some(answer) }).map_err(|_| broke())?;
+        Ok(receiver)
+    }
+
+    /// Says something that is not answered.
+    pub fn say(&self, bytes: Vec<u8>) -> Result<()> {
+        self.questions.send(Question { bytes, answer: None }).map_err(|_| broke())
+    }
+
+    /// Stops talking; the other side sees the connection closed.
+    pub fn cut_off(&self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+        self.broken.store(true, Ordering::Release);
+    }
+}
+
+impl<S: Shape> Breaks for Lane<S> {
+    fn broken(&self) -> bool {
+        self.broken.load(Ordering::Acquire)
+    }
+}
+
+impl<S: Shape> Drop for Lane<S> {
+    fn drop(&mut self) {
+        self.cut_off();
+    }
+}
+
+fn broke() -> BenchError {
+    BenchError::unreachable("the connection broke")
+}
+
+async fn send<A>(
+    mut write: OwnedWriteHalf,
+    mut waiting: mpsc::UnboundedReceiver<Question<A>>,
+    open: Open<A>,
+) {
+    let (mut taken, mut bytes) = (Vec::new(), Vec::new());
+    while waiting.recv_many(&mut taken, 1_024).await > 0 {
+        bytes.clear();
+        {
+            let mut open = open.lock().expect("no holder of this lock panics");
+            for question in taken.drain(..) {
+                bytes.extend_from_slice(&question.bytes);
+                open.extend(question.answer);
+            }
+        }
+        if write.write_all(&bytes).await.is_err() {
+            break;
+        }
+    }
+}
+
+async fn receive<S: Shape>(
+    mut read: OwnedReadHalf,
+    leftover: Vec<u8>,
+    mut shape: S,
+    open: Open<S::Answer>,
+    broken: Arc<AtomicBool>,
+) {
+    let mut bytes = leftover;
+    'connection: loop {
+        let mut taken = 0;
+        loop {
+            match shape.cut(&bytes[taken..]) {
+                Ok(Some((many, cut))) => {
+                    taken += many;
+                    if let Cut::Answer(answer) = cut {
+                        let asked = open.lock().expect("no holder of this lock panics").pop_front();
+                        if let Some(asked) = asked {
+                            let _ = asked.send(answer);
+                        }
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => break 'connection,
+            }
+        }
+        bytes.drain(..taken);
+        match read.read_buf(&mut bytes).await {
+            Ok(0) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+    broken.store(true, Ordering::Release);
+    open.lock().expect("no holder of this lock panics").clear();
+}

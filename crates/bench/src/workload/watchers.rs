@@ -1,0 +1,47 @@
+//! One client takes and gives back resources while others watch: how long from asking until each has heard.
+
+use std::time::{Duration, Instant};
+
+use super::{long_ttl, prefix};
+use crate::error::BenchError;
+use crate::meter::{Reading, Tally};
+use crate::plan::Plan;
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::target::{Result, Session, Store};
+
+/// How long one watcher may take to hear of something.
+const HEARD_WITHIN: Duration = Duration::from_secs(10);
+
+pub async fn run<S: Store>(plan: &Plan, progress: Progress) -> Result<Report> {
+    let store = S::reach(plan).await?;
+    let prefix = prefix();
+    let mut watchers = Vec::with_capacity(plan.clients);
+    for number in 0..plan.clients {
+        watchers.push(store.watch(number, &prefix).await?);
+    }
+    let mut session = store.open(0, long_ttl(plan)).await?;
+    let mut tally = Tally::default();
+    let _bar = progress.open(plan.workload.name());
+    let before = Reading::now(plan);
+    for round in 0..=plan.rounds {
+        let resource = format!("{prefix}/{round}");
+        let asked = Instant::now();
+        let mut place = session.queue(&resource).await?;
+        session.granted(&mut place).await?;
+        for watcher in &mut watchers {
+            let heard = tokio::time::timeout(HEARD_WITHIN, watcher.recv()).await.ok().flatten();
+            if heard.as_deref() != Some(resource.as_str()) {
+                return Err(BenchError::new(format!("a watcher heard {heard:?} instead of {resource}")));
+            }
+            if round > 0 {
+                tally.add(asked.elapsed());
+            }
+        }
+        session.release(place).await?;
+    }
+    let after = Reading::now(plan);
+    let mut report = Report::of(plan);
+    before.fill(&after, plan, &tally, &mut report);
+    Ok(report)
+}
