@@ -308,10 +308,10 @@ impl Store for Tenure {
         tokio::spawn(async move {
             while let Ok(Some(message)) = watch.message().await {
                 for event in message.events {
-                    if let Some(proto::event::Kind::Granted(granted)) = event.kind {
-                        if heard.send(granted.resource).is_err() {
-                            return;
-                        }
+                    if let Some(proto::event::Kind::Granted(granted)) = event.kind
+                        && heard.send(granted.resource).is_err()
+                    {
+                        return;
                     }
                 }
             }
