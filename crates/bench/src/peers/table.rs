@@ -14,7 +14,7 @@ const BEGIN: &str = "<!-- begin: written by cargo xtask bench-peers -->";
 const END: &str = "<!-- end: written by cargo xtask bench-peers -->";
 
 /// A group of bars in a plot: its title, and each bar with its name.
-type Bars = (String, Vec<(String, f64)>);
+type Group = (String, Vec<(String, f64)>);
 
 /// All results of one store in one cell.
 type Runs = BTreeMap<(String, &'static str), Vec<Value>>;
@@ -161,7 +161,7 @@ fn page(all: &[Cell], runs: &Runs, folder: &Path) -> Result<String, String> {
         out += "\n|---|";
         out += &"---|".repeat(targets.len() * 2 - 1);
         out += "\n";
-        let mut groups: BTreeMap<bool, Vec<Bars>> = BTreeMap::new();
+        let mut groups: BTreeMap<bool, Vec<Group>> = BTreeMap::new();
         for cell in &rows {
             let of = |target: TargetKind| runs.get(&(cell.name.clone(), target.name()));
             let Some(ours) = of(TargetKind::Tenure) else { continue };
