@@ -137,9 +137,8 @@ impl Holder {
             }
         }
         let number = begin(&format!("release {} {token}", RESOURCES[which]));
-        match tokio::time::timeout(Duration::from_secs(5), lease.release()).await {
-            Ok(Ok(_)) => end(number, "over"),
-            _ => {}
+        if let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(5), lease.release()).await {
+            end(number, "over");
         }
         Ok(())
     }

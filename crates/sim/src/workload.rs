@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tenure_checker::{Answer, Call, Outcome, PermitSpan, SessionSpan, Wait};
 use tenure_client::{
-    AcquireError, Call as Calling, CallError, Client, Code, Effect, Endpoints, Execution, Lease, Repeat,
-    Session, Tasks, Transport,
+    AcquireError, Call as Calling, CallError, Client, Code, Effect, Endpoints, Execution, Lease, Registers,
+    Repeat, Session, Tasks, Transport,
 };
 use tenure_core::{Register, Revision, Token};
 use tenure_wire::proto;
@@ -95,7 +95,7 @@ impl Person {
                 continue;
             };
             let from = self.clock.truth();
-            let lost = self.live(&session).await;
+            let lost = self.live(&session, &client.registers()).await;
             let span = SessionSpan {
                 process: self.process,
                 from,
@@ -113,7 +113,7 @@ impl Person {
     }
 
     /// One session's life; whether the store ended it.
-    async fn live(&mut self, session: &Session) -> bool {
+    async fn live(&mut self, session: &Session, nobody: &Registers) -> bool {
         // A healthy one keeps its session for good: what takes it away is a bug.
         let rounds = if self.healthy { u64::MAX } else { self.dice.within(1, 6) };
         for _ in 0..rounds {
@@ -125,7 +125,7 @@ impl Person {
                 self.read(&session.registers(), GUARDED[which]).await;
             }
             if let Some((lease, token)) = self.acquire(session, RESOURCES[which]).await {
-                self.hold(session, which, lease, token).await;
+                self.hold(session, nobody, which, lease, token).await;
             }
             if is_over(session) {
                 return true;
@@ -165,7 +165,14 @@ impl Person {
     }
 
     /// Works under a lease and gives it back.
-    async fn hold(&mut self, session: &Session, which: usize, lease: Lease, token: Token) {
+    async fn hold(
+        &mut self,
+        session: &Session,
+        nobody: &Registers,
+        which: usize,
+        lease: Lease,
+        token: Token,
+    ) {
         let resource: Arc<str> = RESOURCES[which].into();
         self.set_holds(Some((resource.clone(), token.get())));
         // The barrier first, then work.
@@ -174,7 +181,7 @@ impl Person {
         let installed = timeout(Duration::from_secs(1), barrier).await;
         if matches!(installed, Ok(Ok(true))) {
             for _ in 0..self.dice.within(1, 8) {
-                if !self.step(session, which, &lease).await {
+                if !self.step(session, nobody, which, &lease).await {
                     break;
                 }
             }
@@ -183,16 +190,15 @@ impl Person {
         if self.dice.chance(80) {
             let invoked =
                 self.record.invoke(self.process, &self.clock, Call::Release { resource, token: token.get() });
-            match timeout(Duration::from_secs(4), lease.release()).await {
+            if let Ok(Ok(_)) = timeout(Duration::from_secs(4), lease.release()).await {
                 // The holder is told that it is over; whether the store had ended it before, it is not told.
-                Ok(Ok(_)) => invoked.answered(Answer::Released(false)),
-                _ => {}
+                invoked.answered(Answer::Released(false));
             }
         }
     }
 
     /// One piece of work under a permit; false once there is none.
-    async fn step(&mut self, session: &Session, which: usize, lease: &Lease) -> bool {
+    async fn step(&mut self, session: &Session, nobody: &Registers, which: usize, lease: &Lease) -> bool {
         let resource: Arc<str> = RESOURCES[which].into();
         let from = self.clock.truth();
         let Ok(permit) = lease.permit_for(self.dice.millis(10, 200)) else { return false };
@@ -213,12 +219,18 @@ impl Person {
         // Most writes land soon; some wander about for longer than any lease lives.
         let slow = if self.dice.chance(8) { self.dice.within(500, 6_000) } else { self.dice.within(1, 30) };
         let write = self.storage.send(from / 1_000 + slow, resource, permit.token(), false);
-        if self.dice.chance(60) {
+        // Some do not look at the clock between taking the permit and using it: then only the guard helps.
+        let tardy = self.dice.chance(6);
+        if tardy {
+            self.rest(500, 5_000).await;
+        }
+        if tardy || self.dice.chance(60) {
             let value = self.record.fresh_value();
             let key = GUARDED[which];
             let call = Call::Put { key: key.into(), value, token: Some(permit.token().get()) };
             let invoked = self.record.invoke(self.process, &self.clock, call);
-            let put = session.registers().guarded(&permit).put(key, value.to_string());
+            let registers = if tardy { nobody.clone() } else { session.registers() };
+            let put = registers.guarded(&permit).put(key, value.to_string());
             if let Ok(answer) = timeout(self.dice.millis(500, 3_000), put).await {
                 end_of_write(invoked, answer.map(Some));
             }
@@ -316,9 +328,8 @@ impl Person {
             if let (Ok(lease), Some(token)) = (lease, token) {
                 let call = Call::Release { resource: resource.into(), token: token.get() };
                 let invoked = self.record.invoke(self.process, &self.clock, call);
-                match timeout(bound, lease.release()).await {
-                    Ok(Ok(_)) => invoked.answered(Answer::Released(false)),
-                    _ => {}
+                if let Ok(Ok(_)) = timeout(bound, lease.release()).await {
+                    invoked.answered(Answer::Released(false));
                 }
             }
         }
@@ -333,7 +344,7 @@ impl Person {
         Transport::over(&self.endpoints, Arc::new(self.clock.clone()), Arc::new(self.port.clone()))
     }
 
-    async fn read(&mut self, registers: &tenure_client::Registers, key: &str) -> Option<u64> {
+    async fn read(&mut self, registers: &Registers, key: &str) -> Option<u64> {
         let invoked = self.record.invoke(self.process, &self.clock, Call::Get { key: key.into() });
         match timeout(Duration::from_secs(4), registers.get(key)).await {
             Ok(Ok(register)) => {

@@ -429,8 +429,7 @@ async fn try_acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<
         OpenError::Call(error) => Failure::Call(error),
         wrong => Failure::said(Exit::Usage, wrong.to_string()),
     })?;
-    let request =
-        session.acquire(plan.resource.as_str()).policies(plan.policies.clone()).answer_within(timeout);
+    let request = session.acquire(plan.resource.as_str()).policies(plan.policies).answer_within(timeout);
     let request = match plan.mode {
         Mode::Slots(slots) => request.slots(slots),
         _ => request,

@@ -24,8 +24,10 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
         drop(command);
         let spawned = child.is_ok();
         let _ = sender.send(child);
-        while spawned {
-            std::thread::park();
+        if spawned {
+            loop {
+                std::thread::park();
+            }
         }
     });
     thread?;
