@@ -1,6 +1,5 @@
 //! `tenure fence` on a real PostgreSQL, and what people are shown of fences: the binary as an operator uses it.
 
-#[allow(dead_code, reason = "the databases of the fences' own tests")]
 #[path = "../../fence/tests/support/mod.rs"]
 mod support;
 
