@@ -113,7 +113,11 @@ async fn a_command_that_fails_half_way_is_unknown_and_the_first_is_refused() {
     let permit = cases::permit(&scope, 1);
     let push = guarded(&[&one], ::redis::cmd("LPUSH").arg(&one).arg("x").take());
     keys.fence.write(&mut connection, &permit, &[set(&one, "text")]).await.expect("set");
-    let refused = keys.fence.write(&mut connection, &permit, &[push.clone()]).await.expect_err("wrong type");
+    let refused = keys
+        .fence
+        .write(&mut connection, &permit, std::slice::from_ref(&push))
+        .await
+        .expect_err("wrong type");
     assert_eq!(refused.effect(), Effect::NotApplied, "{refused}");
     let half =
         keys.fence.write(&mut connection, &permit, &[set(&other, "1"), push]).await.expect_err("wrong type");
