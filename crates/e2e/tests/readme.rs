@@ -3,12 +3,13 @@
 //! reference is whole: it names every call that a node describes, and every code.
 
 use std::io::Read;
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure_e2e::{Node, alongside, skipped_without, tenure_binary, until};
+use tenure_e2e::{Node, Scratch, alongside, skipped_without, tenure_binary, until};
 
 /// Fields of an expected answer that are the same every time.
 const FIXED: [&str; 11] = [
@@ -175,6 +176,48 @@ fn the_reference_answers_what_it_says_and_leaves_nothing_out() {
     for line in document("crates/wire/tests/golden/codes.txt").lines() {
         let code = line.split_whitespace().next().expect("a line has a code");
         assert!(reference.contains(&format!("`{code}`")), "docs/api.md does not explain {code}");
+    }
+}
+
+/// From the clone to a lease on three nodes: the block is one shell's work, so it is given to one shell, line by line as it
+/// stands there. Only what costs minutes (the build) is left out, and ports are replaced by free ones.
+#[test]
+fn the_path_of_a_newcomer_ends_with_a_lease_on_three_nodes() {
+    if skipped_without("bash", "the_path_of_a_newcomer_ends_with_a_lease_on_three_nodes") {
+        return;
+    }
+    let _turn = alongside();
+    let readme = document("README.md");
+    let block = readme.split("```sh cluster\n").nth(1).and_then(|rest| rest.split("```").next());
+    let block = block.expect("the README has the block");
+    // Whatever goes wrong, no node is left running.
+    let mut script = String::from("set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n");
+    for line in block.lines().filter(|line| !line.starts_with("cargo ")) {
+        script.push_str(line);
+        script.push('\n');
+    }
+    // All are taken before any is given back, so that none is given twice.
+    let taken: Vec<TcpListener> =
+        (0..6).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port is free")).collect();
+    for (port, free) in ["7401", "7402", "7403", "7501", "7502", "7503"].into_iter().zip(&taken) {
+        let named = format!("127.0.0.1:{port}");
+        assert!(script.contains(&named), "the block does not name {named}");
+        script = script.replace(&named, &free.local_addr().expect("it is bound").to_string());
+    }
+    drop(taken);
+    let scratch = Scratch::new("newcomer");
+    let folder = tenure_binary().parent().expect("a binary lies in a folder");
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    let output =
+        Command::new("bash").args(["-c", &script]).current_dir(scratch.path()).env("PATH", path).output();
+    let output = output.expect("a shell can be started");
+    let (said, talk) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let logs: String = (1..=3)
+        .filter_map(|node| std::fs::read_to_string(scratch.path().join(format!("log-{node}"))).ok())
+        .collect();
+    assert!(output.status.success(), "{}\n{said}\n{talk}\n{logs}", output.status);
+    for promised in ["held under token 1\n", "held under token 2\n", "settlement/cron", "released"] {
+        assert!(said.contains(promised), "the newcomer did not see {promised:?}\n{said}\n{talk}");
     }
 }
 
