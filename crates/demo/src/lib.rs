@@ -1,7 +1,7 @@
 //! The stories that `tenure demo` tells: real processes on this machine, each story first without the protection, so
 //! that the damage is seen, and then with it.
 //!
-//! A story is a director: it opens a [`stage`] (nodes of this very binary, in a temporary folder, on free ports), lets
+//! A story is a director: it opens a `stage` (nodes of this very binary, in a temporary folder, on free ports), lets
 //! actors enter (this binary again, with a part to play), freezes and wakes them with real signals, and narrates.
 //! It decides nothing about leases, and it measures only: no decision depends on a clock that is read here.
 //!
