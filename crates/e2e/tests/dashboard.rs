@@ -23,8 +23,19 @@ const VIEWS: [(&str, &str); 5] = [
     ("tuner", "document.querySelectorAll('main .sum').length === 4"),
 ];
 
+/// Does it, as soon as there is a leader: a loaded machine may change it in between.
+#[track_caller]
+fn post(http: &mut Http, path: &str, body: &Value) -> Value {
+    let done = until_some("the cluster has a leader that does it", Duration::from_secs(60), || {
+        let reply = http.post(path, body);
+        (reply.code() != "no_leader").then_some(reply)
+    });
+    done.expect(200)
+}
+
+#[track_caller]
 fn acquire(http: &mut Http, resource: &str, body: Value) -> Value {
-    http.post(&format!("/v1/leases/{resource}:acquire"), &body).expect(200)
+    post(http, &format!("/v1/leases/{resource}:acquire"), &body)
 }
 
 /// A resource with a past: a lease that was given back, one that expired, one that is held, fenced in one of two places, with
@@ -33,20 +44,20 @@ fn history(http: &mut Http) {
     let fences = json!(["pg:ledger", "s3:reports"]);
     let first =
         acquire(http, "settlement/cron", json!({"holder": "node-a", "ttl_ms": 60_000, "fences": fences}));
-    http.post("/v1/leases/settlement/cron:release", &json!({"session": first["session"]})).expect(200);
+    post(http, "/v1/leases/settlement/cron:release", &json!({"session": first["session"]}));
     let second = acquire(http, "settlement/cron", json!({"holder": "node-b", "ttl_ms": 500}));
     until("the second lease has expired", Duration::from_secs(30), || {
         http.get("/v1/leases/settlement/cron").json()["state"] == "free"
     });
     let third = acquire(http, "settlement/cron", json!({"holder": "node-c", "ttl_ms": 3_600_000}));
     let armed = json!({"fence": "pg:ledger", "token": third["token"]});
-    http.post("/v1/fences/settlement/cron:arm", &armed).expect(200);
+    post(http, "/v1/fences/settlement/cron:arm", &armed);
     let refused =
         json!({"fence": "pg:ledger", "presented": second["token"], "seen": third["token"], "count": 14});
-    http.post("/v1/fences/settlement/cron:refused", &refused).expect(200);
+    post(http, "/v1/fences/settlement/cron:refused", &refused);
     let many: Vec<String> = (0..40).map(|shard| format!("ingest/shard-{shard:02}")).collect();
     let body = json!({"resources": many, "holder": "ingest-7", "ttl_ms": 3_600_000});
-    http.post("/v1/leases:acquire", &body).expect(200);
+    post(http, "/v1/leases:acquire", &body);
     for trainer in ["gpu-a", "gpu-b"] {
         acquire(http, "gpu/pool", json!({"holder": trainer, "ttl_ms": 3_600_000, "mode": {"slots": 4}}));
     }
@@ -297,11 +308,11 @@ fn five_thousand_leases_are_filtered_at_once() {
     // A session may have so many leases, an acquire so many resources.
     for session in 0..LEASES / 1_000 {
         let body = json!({"holder": format!("ingest-{session}"), "ttl_ms": 3_600_000});
-        let id = http.post("/v1/sessions", &body).expect(200)["session"].clone();
+        let id = post(&mut http, "/v1/sessions", &body)["session"].clone();
         for part in 0..1_000 / 50 {
             let names: Vec<String> =
                 (0..50).map(|at| format!("ingest/shard-{session}-{:04}", part * 50 + at)).collect();
-            http.post("/v1/leases:acquire", &json!({"resources": names, "session": id})).expect(200);
+            post(&mut http, "/v1/leases:acquire", &json!({"resources": names, "session": id}));
         }
     }
     let browser = Browser::start();
