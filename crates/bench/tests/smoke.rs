@@ -109,6 +109,8 @@ fn silence_ends_after_the_ttl_and_not_before() {
     let crash = node.run(&Plan { ttl, rounds: 3, ..node.plan(Workload::Crash) });
     assert_eq!(crash.operations, 3, "{crash:?}");
     assert_eq!(crash.figures["granted_before_the_ttl"], 0.0, "{crash:?}");
+    // A node of its own: what others left there would be counted too.
+    let node = Node::start();
     let ttl = Some(Duration::from_secs(3));
     let expiry = node.run(&Plan { ttl, ..node.plan(Workload::Expiry) });
     assert_eq!(expiry.figures["held_shortly_before"], 200.0, "nobody expires early: {expiry:?}");

@@ -283,7 +283,8 @@ async fn a_guarded_register_refuses_what_has_been_overtaken() {
         lease.permit().expect("held").token(),
         lease.generation(),
         tenure_core::Moment::from_readings(Duration::ZERO, Duration::ZERO),
-        TTL,
+        // Whoever holds it believes that its time is not over.
+        Duration::from_secs(1 << 32),
         &tenure_core::PermitCount::default(),
     );
     first.registers().guarded(&stale).put("r/state", "1").await.expect("the live token");

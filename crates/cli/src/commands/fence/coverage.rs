@@ -117,10 +117,10 @@ mod tests {
             fence("redis:cache", &[], 0),
         ];
         expect![[r#"
-            RESOURCE         FENCE            ARMED WITH              REFUSED
-            settlement/cron  postgres:ledger  12                           14
-            settlement/cron  s3:reports       #0: 7, #1: 8 (behind)         0
-            settlement/cron  redis:cache      nothing yet                   0
+            RESOURCE         FENCE            ARMED WITH             REFUSED
+            settlement/cron  postgres:ledger  12                          14
+            settlement/cron  s3:reports       #0: 7, #1: 8 (behind)        0
+            settlement/cron  redis:cache      nothing yet                  0
         "#]]
         .assert_eq(&words(&fences, Form::Terminal(Paint::new(false))));
     }

@@ -14,6 +14,7 @@ const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// Which database.
 #[derive(Clone, Debug, clap::Args)]
+#[group(skip)]
 pub struct Args {
     /// The PostgreSQL to look after, as a URL or as `host=… user=… dbname=…`. Without TLS: reach a remote one through a
     /// tunnel, or from its own host
