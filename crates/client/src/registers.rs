@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tenure_core::{
     Command, Compare, CompareField, CompareOp, Done, Guard, InvalidName, Moment, Operation, Register,
-    RegisterKey, Revision, Write,
+    RegisterKey, Revision, Scope, Token, Write,
 };
 use tenure_wire::{ApiError, Code};
 use tokio::sync::oneshot;
@@ -94,6 +94,12 @@ impl Registers {
         let now = self.shared.clock.now();
         let guard = Guard { scope: permit.scope().clone(), token: permit.token() };
         GuardedRegisters { budget: Some((now, permit.remaining(now))), ..self.plain(Some(guard)) }
+    }
+
+    /// Writes under a token that came from elsewhere, or was checked long ago: sent however late it is. The store decides
+    /// as it does for [`guarded`](Self::guarded).
+    pub fn unchecked(&self, scope: Scope, token: Token) -> GuardedRegisters {
+        self.plain(Some(Guard { scope, token }))
     }
 
     fn plain(&self, guard: Option<Guard>) -> GuardedRegisters {

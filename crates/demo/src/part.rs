@@ -145,7 +145,8 @@ async fn writer(client: &Client, lease: &Lease, key: &str, fenced: bool) -> Resu
                 let permit = permit.as_ref().ok_or("told to write before it was told to check")?;
                 let registers = client.registers();
                 let written = match fenced {
-                    true => registers.guarded(permit).put(key, value).await,
+                    // Checked, then sent, and whatever happened in between: nobody but the store can tell.
+                    true => registers.unchecked(permit.scope().clone(), permit.token()).put(key, value).await,
                     false => registers.put(key, value).await,
                 };
                 told(written.map(|_| ()))?;

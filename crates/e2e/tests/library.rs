@@ -100,7 +100,9 @@ async fn writer() {
     client.registers().guarded(&permit).put("w/state", "early").await.expect("the live token");
     say(format_args!("checked {}", permit.token()));
     listen();
-    match client.registers().guarded(&permit).put("w/state", "late").await {
+    // Checked before the pause: nobody but the store can stop it now.
+    let unchecked = client.registers().unchecked(permit.scope().clone(), permit.token());
+    match unchecked.put("w/state", "late").await {
         Ok(_) => say("written"),
         Err(tenure_client::CallError::Refused(no)) => say(format_args!("refused {}", no.code)),
         Err(other) => say(format_args!("failed {other}")),
