@@ -84,12 +84,15 @@ impl StateMachine for Replicated {
     }
 
     fn restore(&mut self, capture: Capture) {
-        self.machine = match capture {
+        let machine = match capture {
             Capture::Loaded(machine) => *machine,
             Capture::Taken(state) => {
                 Machine::from_state(*state).expect("a state taken from a machine is sound")
             }
         };
+        let old = std::mem::replace(&mut self.machine, machine);
+        // Freeing a million sessions takes most of a second, in which nothing would be applied.
+        std::thread::spawn(move || drop(old));
         self.hub.reset(&self.machine);
     }
 }

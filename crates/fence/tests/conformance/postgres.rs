@@ -44,8 +44,9 @@ impl Rows {
         rows.fence.install(&client).await.expect("install");
         client
             .batch_execute(
-                "SELECT pg_advisory_lock(1); CREATE TABLE IF NOT EXISTS rows (scope text, key text, value text,
-                 PRIMARY KEY (scope, key)); SELECT pg_advisory_unlock(1);",
+                // One transaction, and the lock lasts as long: the next one sees the table.
+                "SELECT pg_advisory_xact_lock(1); CREATE TABLE IF NOT EXISTS rows (scope text, key text, value text,
+                 PRIMARY KEY (scope, key));",
             )
             .await
             .expect("table");
