@@ -234,22 +234,6 @@ impl Machine {
     /// from the entry's stamp.
     pub(super) fn renew(&mut self, renewal: Renewal, at: ClusterTime) -> RenewalAnswer {
         let session = renewal.session;
-        // Nearly every renewal is of a live session without news, and there are a million of them a second: one
-        // look at its pulse, and one change. Whoever is live is not due; see the long way for everybody else.
-        let time = self.state.time;
-        if let Some(pulse) = self.state.pulses.get_mut(session)
-            && !pulse.lapsed
-            && !pulse.has_news
-            && pulse.deadline > time
-        {
-            if renewal.number == 0 || renewal.number > pulse.number {
-                pulse.number = pulse.number.max(renewal.number);
-                pulse.deadline = at.plus(pulse.ttl);
-            }
-            let (ttl, last_lease_revision) = (pulse.ttl, pulse.last_lease_revision);
-            self.state.totals.renewals += 1;
-            return RenewalAnswer::Renewed { number: renewal.number, ttl, last_lease_revision, news: None };
-        }
         // Its deadline may have passed without its records saying so yet. What ends with it has ended;
         // what lapses must lapse first, because a contender in line takes it before this renewal.
         if self.is_due(session) && self.has_not_ended(session) {
