@@ -300,7 +300,8 @@ impl Run {
                 match role {
                     Role::Worker => person.work().await,
                     Role::Onlooker => person.look_on().await,
-                    Role::Auditor => person.audit(TTL_MAX + OVERSHOOT).await,
+                    // Whoever stands in line before it may be dead as well as the one who holds.
+                    Role::Auditor => person.audit(2 * TTL_MAX + OVERSHOOT).await,
                 }
             }
         }));

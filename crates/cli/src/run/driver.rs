@@ -202,7 +202,16 @@ impl<'a> Stage<'a> {
             .talk(&format!("tenure: {resource} is held under token {token}; contained by {}", tree.name()));
         let mind = Mind::new(margins, plan.grace, deadline);
         let look_every = (margins.hard / 4).clamp(LOOK_MIN, LOOK_MAX);
-        let watch = Watch { tree, guardian, mind, deadline, look_every, child: None, child_pid: None };
+        let watch = Watch {
+            tree,
+            guardian,
+            mind,
+            deadline,
+            look_every,
+            child: None,
+            child_pid: None,
+            unsent: Vec::new(),
+        };
         let finish = watch.run(self, &held.lease).await;
         self.end(plan, held, finish).await;
         Ok(match finish.outcome {
@@ -237,6 +246,8 @@ struct Watch<'a> {
     look_every: Duration,
     child: Option<Handle>,
     child_pid: Option<i32>,
+    /// Signals for a child that may run already, but that the guardian has not named yet.
+    unsent: Vec<Signal>,
 }
 
 impl Watch<'_> {
@@ -332,6 +343,9 @@ impl Watch<'_> {
                 let ours = proc::look_at(pid).is_some_and(|process| process.parent == self.guardian.pid);
                 self.child = handle.filter(|_| ours);
                 self.child_pid = Some(pid);
+                if let Some(child) = &self.child {
+                    self.unsent.drain(..).for_each(|signal| child.signal(signal));
+                }
                 Event::Look
             }
             FromGuardian::Failed { why } => {
@@ -358,9 +372,11 @@ impl Watch<'_> {
         (!stage.shares_terminal || !FROM_TERMINAL.contains(&signal)).then_some(Event::Signal(signal))
     }
 
-    fn forward(&self, number: i32) {
-        if let (Some(child), Some(signal)) = (&self.child, Signal::from_named_raw(number)) {
-            child.signal(signal);
+    fn forward(&mut self, number: i32) {
+        let Some(signal) = Signal::from_named_raw(number) else { return };
+        match &self.child {
+            Some(child) => child.signal(signal),
+            None => self.unsent.push(signal),
         }
     }
 }
