@@ -13,7 +13,7 @@ use super::words::{brief, count, span};
 /// How long a bar is.
 const BAR: usize = 10;
 /// What the columns beside names and holders take, bars included.
-const FIXED: usize = 52;
+const FIXED: usize = 44;
 
 /// One look at the cluster.
 #[derive(Debug)]
@@ -184,16 +184,13 @@ fn leases(glance: &Glance, width: usize, paint: Paint) -> String {
     }
     let room = width.saturating_sub(FIXED).max(24);
     let (name_room, holder_room) = (room * 3 / 5, room * 2 / 5);
-    let mut table = Table::new(&["RESOURCE", "HOLDER", ">TOKEN", ">GEN", "LEFT", "", ">LINE", "FENCES"]);
+    let mut table = Table::new(&["RESOURCE", "HOLDER", ">TOKEN", ">GEN", "LEFT", "", ">LINE"]);
     for lease in &glance.leases {
         for holder in &lease.holders {
             let name = match holder.slot {
                 Some(slot) => format!("{}#{slot}", lease.resource),
                 None => lease.resource.clone(),
             };
-            let armed = lease.fences.iter().filter(|fence| {
-                fence.armed.iter().any(|armed| armed.slot == holder.slot && armed.token >= holder.token)
-            });
             let left = match (&holder.notice, holder.lapsed) {
                 (Some(why), _) => format!("{} {why}", span(holder.remaining_ms)),
                 (None, true) => "lapsed".to_owned(),
@@ -207,10 +204,6 @@ fn leases(glance: &Glance, width: usize, paint: Paint) -> String {
                 bar(holder.remaining_ms, holder.ttl_ms),
                 left,
                 if lease.waiting == 0 { String::new() } else { lease.waiting.to_string() },
-                match lease.fences.len() {
-                    0 => "none".to_owned(),
-                    all => format!("{}/{all}", armed.count()),
-                },
             ]);
         }
     }

@@ -89,11 +89,11 @@ fn a_screen_tells_everything_at_a_glance() {
            2  follower  yes    897       3  10.0.0.2:7400
            3  follower  no       -       -  10.0.0.3:7400
 
-        RESOURCE                      HOLDER       TOKEN  GEN  LEFT                      LINE  FENCES
-        settlement/cron               node-b:4711    336    5  ██········  1.9s             1  1/2
-        gpu/pool#0                    trainer-0      306    5  ██████████  10s                 none
-        gpu/pool#1                    trainer-1      307    5  ··········  0ms                 none
-        reports/with a name that no…  reporter        12    5  █████·····  4.2s revoked        none
+        RESOURCE                           HOLDER       TOKEN  GEN  LEFT                      LINE
+        settlement/cron                    node-b:4711    336    5  ██········  1.9s             1
+        gpu/pool#0                         trainer-0      306    5  ██████████  10s
+        gpu/pool#1                         trainer-1      307    5  ··········  0ms
+        reports/with a name that no scre…  reporter        12    5  █████·····  4.2s revoked
         and more; name a prefix to see others
     "#]]
     .assert_eq(&render(&now, since, usize::MAX, 100, Paint::new(false)));
