@@ -7,7 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use tenure_core::{Answer, Renewal, RenewalAnswer};
+use tenure_clock::Clock;
+use tenure_core::{Answer, Moment, Renewal, RenewalAnswer};
 use tenure_replica::{ForwardError, ForwardHandler, NodeId, Replica};
 use tenure_wire::{Forwarded, ForwardedReply};
 use tokio::sync::{mpsc, oneshot};
@@ -16,8 +17,9 @@ use crate::failure::Failure;
 use crate::node::Node;
 use crate::replicated::Replicated;
 
-/// How long the leader may take to answer. A renewal that is older than this is dropped: its holder has
-/// sent another one by now, and asked elsewhere.
+/// How long a renewal may be on its way. One that is older is dropped: its holder has sent another one by
+/// now, and asked elsewhere, or is no more; then a follower that was stopped and wakes up must not keep
+/// its lease alive from the grave.
 const NET: Duration = Duration::from_secs(1);
 /// A command may wait for a slow disk; its caller decides when to give up.
 const COMMAND_WITHIN: Duration = Duration::from_secs(10);
@@ -30,21 +32,31 @@ const CALLERS_WAITING_MAX: usize = 65_536;
 #[derive(Clone)]
 pub struct Forwarder {
     replica: Replica<Replicated>,
+    clock: Arc<dyn Clock>,
     renewals: mpsc::Sender<Parcel>,
 }
+
+/// Where a caller waits.
+type Replier = oneshot::Sender<Result<Vec<RenewalAnswer>, Failure>>;
 
 /// Renewals of one caller on their way.
 struct Parcel {
     renewals: Vec<Renewal>,
+    received: Moment,
     to: NodeId,
-    reply: oneshot::Sender<Result<Vec<RenewalAnswer>, Failure>>,
+    reply: Replier,
 }
 
 impl Forwarder {
-    pub fn new(replica: Replica<Replicated>) -> Forwarder {
+    pub fn new(replica: Replica<Replicated>, clock: Arc<dyn Clock>) -> Forwarder {
         let (renewals, parcels) = mpsc::channel(CALLERS_WAITING_MAX);
-        tokio::spawn(carry_renewals(replica.clone(), parcels));
-        Forwarder { replica, renewals }
+        tokio::spawn(carry_renewals(replica.clone(), clock.clone(), parcels));
+        Forwarder { replica, clock, renewals }
+    }
+
+    /// The replica whose leader is asked.
+    pub fn replica(&self) -> &Replica<Replicated> {
+        &self.replica
     }
 
     /// Puts an encoded command through the leader's log.
@@ -58,7 +70,8 @@ impl Forwarder {
     /// Puts renewals through the leader's log, together with whatever else goes there now.
     pub async fn renew(&self, leader: NodeId, renewals: Vec<Renewal>) -> Result<Vec<RenewalAnswer>, Failure> {
         let (reply, answer) = oneshot::channel();
-        match self.renewals.try_send(Parcel { renewals, to: leader, reply }) {
+        let received = self.clock.now();
+        match self.renewals.try_send(Parcel { renewals, received, to: leader, reply }) {
             Ok(()) => answer.await.unwrap_or(Err(Failure::Stopping)),
             Err(mpsc::error::TrySendError::Full(_)) => Err(Failure::overloaded()),
             Err(mpsc::error::TrySendError::Closed(_)) => Err(Failure::Stopping),
@@ -87,41 +100,96 @@ impl Forwarder {
     }
 }
 
-/// Takes everything that has come together while the last message was being made into the next one.
-async fn carry_renewals(replica: Replica<Replicated>, mut parcels: mpsc::Receiver<Parcel>) {
+/// Carries renewals, everything that came together while the last message was being made in the next one.
+async fn carry_renewals(
+    replica: Replica<Replicated>,
+    clock: Arc<dyn Clock>,
+    mut parcels: mpsc::Receiver<Parcel>,
+) {
     while let Some(first) = parcels.recv().await {
-        let to = first.to;
-        let mut message = first.renewals;
-        let mut waiting = vec![(message.len(), first.reply)];
-        while message.len() < RENEWALS_PER_MESSAGE_MAX
-            && let Ok(parcel) = parcels.try_recv()
+        let waiting = std::iter::once(first).chain(std::iter::from_fn(|| parcels.try_recv().ok()));
+        let Some(load) = Load::pack(waiting, clock.now()) else { continue };
+        let replica = replica.clone();
+        tokio::spawn(async move {
+            let request = Forwarded::Renewals(load.renewals);
+            let outcome = match ask(&replica, load.to, &request, load.within).await {
+                Ok(ForwardedReply::Renewals(answers)) => Ok(answers),
+                Ok(other) => Err(failure(other)),
+                Err(failure) => Err(failure),
+            };
+            load.callers.answer(outcome);
+        });
+    }
+}
+
+/// One message of renewals to the leader.
+struct Load {
+    to: NodeId,
+    renewals: Vec<Renewal>,
+    /// What is left until the oldest of them is too old.
+    within: Duration,
+    callers: Callers,
+}
+
+/// Who waits for a load's answers, in its order, and for how many.
+struct Callers(Vec<(usize, Replier)>);
+
+impl Load {
+    /// Packs as much as one message takes for one leader. Whoever waited too long gets an error now, and
+    /// nothing of his is sent.
+    fn pack(mut parcels: impl Iterator<Item = Parcel>, now: Moment) -> Option<Load> {
+        let mut load: Option<Load> = None;
+        while load.as_ref().is_none_or(|load| load.renewals.len() < RENEWALS_PER_MESSAGE_MAX)
+            && let Some(parcel) = parcels.next()
         {
-            if parcel.to != to {
+            let left = NET.saturating_sub(now.longest_since(parcel.received));
+            if left.is_zero() {
+                let _ = parcel.reply.send(Err(Failure::overloaded()));
+                continue;
+            }
+            let load = load.get_or_insert_with(|| Load {
+                to: parcel.to,
+                renewals: Vec::new(),
+                within: left,
+                callers: Callers(Vec::new()),
+            });
+            if parcel.to != load.to {
                 // The leader changed between two callers; the later one asks again.
                 let _ = parcel.reply.send(Err(Failure::NoLeader { leader: None }));
                 continue;
             }
-            waiting.push((parcel.renewals.len(), parcel.reply));
-            message.extend(parcel.renewals);
+            load.within = load.within.min(left);
+            load.callers.0.push((parcel.renewals.len(), parcel.reply));
+            load.renewals.extend(parcel.renewals);
         }
-        let replica = replica.clone();
-        tokio::spawn(async move {
-            let many = message.len();
-            match ask(&replica, to, &Forwarded::Renewals(message), NET).await {
-                Ok(ForwardedReply::Renewals(answers)) if answers.len() == many => {
-                    let mut answers = answers.into_iter();
-                    for (many, reply) in waiting {
-                        let _ = reply.send(Ok(answers.by_ref().take(many).collect()));
-                    }
-                }
-                outcome => {
-                    let failure = outcome.map_or_else(|failure| failure, failure);
-                    for (_, reply) in waiting {
-                        let _ = reply.send(Err(failure.clone()));
-                    }
-                }
+        load
+    }
+}
+
+impl Callers {
+    /// Gives each caller his part of the answers.
+    fn answer(self, outcome: Result<Vec<RenewalAnswer>, Failure>) {
+        let expected: usize = self.0.iter().map(|(many, _)| many).sum();
+        let outcome = outcome.and_then(|answers| match answers.len() == expected {
+            true => Ok(answers),
+            false => {
+                let reason = format!("{} answers to {expected} renewals", answers.len());
+                Err(Failure::Unknown { reason })
             }
         });
+        match outcome {
+            Ok(answers) => {
+                let mut answers = answers.into_iter();
+                for (many, reply) in self.0 {
+                    let _ = reply.send(Ok(answers.by_ref().take(many).collect()));
+                }
+            }
+            Err(failure) => {
+                for (_, reply) in self.0 {
+                    let _ = reply.send(Err(failure.clone()));
+                }
+            }
+        }
     }
 }
 
@@ -195,4 +263,58 @@ async fn answer(node: &Node, request: Forwarded) -> ForwardedReply {
 /// The handler for [`Replica::serve_forwarded`].
 pub fn handler(node: Node) -> Arc<dyn ForwardHandler> {
     Arc::new(Desked(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_core::SessionNumber;
+
+    fn at(millis: u64) -> Moment {
+        let reading = Duration::from_millis(millis);
+        Moment::from_readings(reading, reading)
+    }
+
+    type Answered = oneshot::Receiver<Result<Vec<RenewalAnswer>, Failure>>;
+
+    fn parcel(session: u64, to: NodeId, received: Moment) -> (Parcel, Answered) {
+        let (reply, answered) = oneshot::channel();
+        let renewals = vec![Renewal { session: SessionNumber::new(session), number: 1 }];
+        (Parcel { renewals, received, to, reply }, answered)
+    }
+
+    #[test]
+    fn a_renewal_older_than_the_network_is_told_so_and_not_sent() {
+        let (old, mut old_answer) = parcel(1, 2, at(0));
+        let (young, mut young_answer) = parcel(2, 2, at(700));
+        let load = Load::pack([old, young].into_iter(), at(1_000)).expect("the young one goes");
+        assert_eq!(load.renewals, [Renewal { session: SessionNumber::new(2), number: 1 }]);
+        assert_eq!(load.within, Duration::from_millis(700), "what is left for the young one");
+        assert!(matches!(old_answer.try_recv(), Ok(Err(Failure::Overloaded { .. }))), "nothing was applied");
+        assert!(young_answer.try_recv().is_err(), "its answer is still to come");
+    }
+
+    #[test]
+    fn a_follower_that_wakes_up_sends_nothing_of_before() {
+        let (old, mut answer) = parcel(1, 2, at(0));
+        assert!(Load::pack([old].into_iter(), at(40_000)).is_none());
+        assert!(matches!(answer.try_recv(), Ok(Err(Failure::Overloaded { .. }))));
+    }
+
+    #[test]
+    fn a_message_goes_to_one_leader() {
+        let (first, _first_answer) = parcel(1, 2, at(0));
+        let (other, mut other_answer) = parcel(2, 3, at(0));
+        let load = Load::pack([first, other].into_iter(), at(1)).expect("the first goes");
+        assert_eq!((load.to, load.renewals.len()), (2, 1));
+        assert!(matches!(other_answer.try_recv(), Ok(Err(Failure::NoLeader { .. }))));
+    }
+
+    #[test]
+    fn too_few_answers_are_nobodys() {
+        let (first, mut answer) = parcel(1, 2, at(0));
+        let load = Load::pack([first].into_iter(), at(1)).expect("it goes");
+        load.callers.answer(Ok(Vec::new()));
+        assert!(matches!(answer.try_recv(), Ok(Err(Failure::Unknown { .. }))));
+    }
 }

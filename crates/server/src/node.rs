@@ -60,7 +60,7 @@ pub struct NodeStatus {
 
 impl Node {
     pub(crate) fn new(
-        replica: Replica<Replicated>,
+        forwarder: Forwarder,
         trays: Trays,
         hub: Arc<Hub>,
         entropy: Entropy,
@@ -68,10 +68,9 @@ impl Node {
         signer: Signer,
         client_address: String,
     ) -> Node {
-        let forwarder = Forwarder::new(replica.clone());
         let admin = Admin::default();
         let node = Node(Arc::new(Inner {
-            replica,
+            replica: forwarder.replica().clone(),
             trays,
             hub,
             entropy,

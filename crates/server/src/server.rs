@@ -18,6 +18,7 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::desk::desk;
+use crate::forward::Forwarder;
 use crate::front::{Front, FrontLimits};
 use crate::hub::Hub;
 use crate::listen::{Accept, bind};
@@ -129,7 +130,8 @@ impl Server {
             desk(replica.clone(), world.clock.clone(), prober, config.office.clone(), founding);
         let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
         let signer = Signer::new(config.node, world.disk, world.entropy.clone(), world.execution);
-        let node = Node::new(replica, trays, hub, world.entropy, numbers, signer, client_address);
+        let forwarder = Forwarder::new(replica, world.clock.clone());
+        let node = Node::new(forwarder, trays, hub, world.entropy, numbers, signer, client_address);
         let desk = tokio::spawn(desk.work());
         let (stop, stopping) = watch::channel(false);
         let front = Front::new(

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
 /// Whom to talk to, and as whom.
 #[derive(Clone)]
@@ -34,19 +35,45 @@ pub(crate) struct Target {
     pub patience: Duration,
 }
 
+/// Calls under way below which there is nothing worth forgetting.
+const SWEEP_MIN: usize = 64;
+
 type Answer = oneshot::Sender<io::Result<Bytes>>;
 
 struct Call {
     kind: u8,
     body: Bytes,
+    /// Nobody waits for the answer longer than this, so it is not sent later either.
+    until: Instant,
     answer: Answer,
+}
+
+impl Call {
+    fn is_overdue(&self) -> bool {
+        self.answer.is_closed() || Instant::now() >= self.until
+    }
 }
 
 /// Calls that were sent and not answered, by number.
 #[derive(Default)]
 struct Owed {
     next: u64,
+    sweep_at: usize,
     answers: BTreeMap<u64, Answer>,
+}
+
+impl Owed {
+    /// Numbers a call. Answers that nobody waits for any more are forgotten whenever their number may have
+    /// doubled, so that a call costs the same however many are under way.
+    fn enter(&mut self, answer: Answer) -> u64 {
+        if self.answers.len() >= self.sweep_at {
+            self.answers.retain(|_, answer| !answer.is_closed());
+            self.sweep_at = 2 * self.answers.len().max(SWEEP_MIN);
+        }
+        self.next += 1;
+        self.answers.insert(self.next, answer);
+        self.next
+    }
 }
 
 /// The way to one peer. The connection is closed when all clones are gone.
@@ -68,10 +95,11 @@ impl Channel {
         deadline: Duration,
     ) -> impl Future<Output = io::Result<Bytes>> + Send + 'static {
         let (answer, receiver) = oneshot::channel();
-        let sent = self.0.send(Call { kind, body, answer });
+        let until = Instant::now() + deadline;
+        let sent = self.0.send(Call { kind, body, until, answer });
         async move {
             sent.map_err(|_| io::Error::from(io::ErrorKind::NotConnected))?;
-            match tokio::time::timeout(deadline, receiver).await {
+            match tokio::time::timeout_at(until, receiver).await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(_)) => Err(io::ErrorKind::ConnectionReset.into()),
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
@@ -91,8 +119,8 @@ async fn serve(
     // Both connections to a peer fail together; one of them tells.
     let tells = purpose == Purpose::Consensus;
     while let Some(first) = calls.recv().await {
-        if first.answer.is_closed() {
-            continue; // nobody waits for it any more
+        if first.is_overdue() {
+            continue;
         }
         match connect(&target, purpose).await {
             Ok((reader, writer)) => {
@@ -182,7 +210,8 @@ async fn receive(
             // Silence while an answer is due: it may only take its time. Ask whether anybody is there.
             Err(_) if !owed.lock().answers.is_empty() => {
                 let (answer, receiver) = oneshot::channel();
-                let call = Call { kind: kind::PING, body: Bytes::new(), answer };
+                let until = Instant::now() + patience;
+                let call = Call { kind: kind::PING, body: Bytes::new(), until, answer };
                 match own.upgrade() {
                     Some(own) if own.send(call).is_ok() => ping = Some(receiver),
                     _ => return io::ErrorKind::NotConnected.into(),
@@ -214,15 +243,8 @@ async fn send(
                 }
             }
         };
-        if !call.answer.is_closed() {
-            let number = {
-                let mut owed = owed.lock();
-                owed.next += 1;
-                let number = owed.next;
-                owed.answers.retain(|_, answer| !answer.is_closed());
-                owed.answers.insert(number, call.answer);
-                number
-            };
+        if !call.is_overdue() {
+            let number = owed.lock().enter(call.answer);
             let frame = Frame { kind: call.kind, call: number, body: call.body };
             if let Err(error) = frame::write(&mut writer, &frame).await {
                 return error;
