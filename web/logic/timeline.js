@@ -1,8 +1,9 @@
 // Who held a resource when: bars, the gaps between them, and where they go on a picture that can be zoomed.
 // No DOM, no clock: `now` is an argument, in milliseconds since 1970 as the server's calendar has it.
 
-/** Past and present leases of a resource as bars, the oldest first. A present one has no end yet, and the server says how long it
- *  has been held in cluster time; where the event of its grant was seen (`granted`, by token), that is the better beginning. */
+/** Past and present leases of a resource as bars, the oldest first. A present one has no end yet. How long it
+ *  has been held is cluster time, in which stalls do not count; so it begins where the server's calendar says, or the event of its
+ *  grant (`granted`, by token), and only for want of both that long ago. */
 export function bars(history, now, granted = new Map()) {
   const past = history.transitions.map((lease) => ({
     token: lease.token,
@@ -22,7 +23,7 @@ export function bars(history, now, granted = new Map()) {
     holder: holder.holder,
     slot: holder.slot ?? null,
     mode: holder.mode,
-    from: granted.get(holder.token) ?? now - holder.held_ms,
+    from: holder.from ? Date.parse(holder.from) : (granted.get(holder.token) ?? now - holder.held_ms),
     to: null,
     why: null,
     reason: null,

@@ -19,6 +19,8 @@
   for (const [ms, text] of spans) equal(words.span(ms), text, `span ${ms}`);
   equal(words.count(1234567), "1 234 567", "count");
   equal([words.rate(0), words.rate(0.256), words.rate(12.34), words.rate(1234)], ["0", "0.26", "12.3", "1 234"], "rate");
+  const noon = new Date(2026, 2, 4, 12).getTime();
+  equal([words.when(noon, noon + 1000), words.when(noon, noon + 86_400_000)], ["12:00:00", "2026-03-04 12:00"], "today by its time, else with its day");
   equal(words.inPath("a/b c:d#é"), "a/b%20c%3Ad%23%C3%A9", "a name in a path");
   equal([words.likelihood(0), words.likelihood(0.5), words.likelihood(0.001)], ["never", "50.0 %", "1 in 1 000"], "likelihood");
 
@@ -52,6 +54,8 @@
   const at = (seconds) => new Date(seconds * 1000).toISOString();
   const past = (token, from, to, why = "released") => ({ token, generation: token, holder: `h${token}`, mode: "exclusive", from: at(from), to: at(to), held_ms: (to - from) * 1000, why });
   const history = { transitions: [past(3, 30, 40, "expired"), past(2, 10, 20), past(1, 0, 10)], holders: [{ token: 4, generation: 4, holder: "h4", mode: "exclusive", slot: null, held_ms: 50_000 }] };
+  const dated = { transitions: [], holders: [{ ...history.holders[0], from: at(7) }] };
+  equal(time.bars(dated, 100_000)[0].from, 7_000, "the calendar goes before what was counted");
   const bars = time.bars(history, 100_000);
   equal(bars.map((bar) => [bar.token, bar.from, bar.to]), [[1, 0, 10_000], [2, 10_000, 20_000], [3, 30_000, 40_000], [4, 50_000, null]], "bars, the oldest first");
   const gaps = time.gaps(bars, 0, 100_000);

@@ -9,6 +9,8 @@ import { clock, count, plural, rate, span } from "../logic/words.js";
 
 const METRICS_EVERY_MS = 2_000;
 const EVENTS_SHOWN = 60;
+/** How many revisions back the feed begins. */
+const RECENT = 30;
 
 /** What the tiles show. Rates are of counters that are the same on every node. */
 const TILES = [
@@ -17,7 +19,7 @@ const TILES = [
   { id: "waiters", name: "In line", of: (now) => value(now, "tenure_waiters"), show: count, note: "acquires that wait for their turn" },
   { id: "grants", name: "Grants per second", counter: "tenure_grants_total", show: rate, total: "so far" },
   { id: "renewals", name: "Renewals per second", counter: "tenure_renewals_total", show: rate, total: "so far" },
-  { id: "expiries", name: "Expiries per second", counter: "tenure_ends_total", labels: { why: "expired" }, show: rate, total: "leases expired so far", warn: (per) => per > 0 },
+  { id: "expiries", name: "Expiries per second", counter: "tenure_ends_total", labels: { why: "expired" }, show: rate, total: "so far", warn: (per) => per > 0 },
   { id: "refused", name: "Refused stale writes", of: (now) => (value(now, "tenure_fence_refusals_total") ?? 0) + (value(now, "tenure_register_refusals_total") ?? 0), show: count, note: "what fences and registers prevented", warn: (all) => all > 0 },
   { id: "near", name: "Near misses", of: (now) => value(now, "tenure_renewal_near_misses_total"), show: count, note: "renewals with less than a quarter of the TTL left", warn: (all) => all > 0 },
   { id: "time", name: "Cluster time", of: (now) => value(now, "tenure_cluster_time_seconds_total"), show: (seconds) => span(seconds * 1000), note: "what the log itself has counted" },
@@ -36,7 +38,7 @@ export function mount(root, context) {
     health,
     h("div.tiles", { role: "list" }, ...[...tiles.values()].map((tile) => tile.element)),
     section("Nodes", nodes),
-    section("What happens", h("p.quiet", { id: "nothing-yet" }, "Nothing has changed since this page was opened. Renewals change nothing that is visible."), events),
+    section("What happens", h("p.quiet", { id: "nothing-yet" }, "Nothing has happened yet. Renewals change nothing that is visible."), events),
   );
 
   let before = null;
@@ -89,6 +91,23 @@ export function mount(root, context) {
     );
   }
 
+  // What just happened, from before this page was opened; what happens meanwhile comes by itself.
+  let newest = 0;
+  let waiting = [];
+  async function readRecent() {
+    const early = waiting;
+    try {
+      const { revision, complete_from } = await api.events({ limit: 1 });
+      const page = await api.events({ from: Math.max(complete_from, revision - RECENT + 1), limit: 2 * EVENTS_SHOWN });
+      for (const event of page.events.slice(-EVENTS_SHOWN)) showEvent(event);
+      newest = page.events.at(-1)?.revision ?? 0;
+    } catch {
+      // The frame tells that the node does not answer; the feed begins with what happens next.
+    }
+    waiting = null;
+    for (const event of early) if (event.revision > newest) showEvent(event);
+  }
+
   function showEvent(event) {
     document.getElementById("nothing-yet")?.remove();
     const told = line(event);
@@ -96,7 +115,12 @@ export function mount(root, context) {
     while (events.childElementCount > EVENTS_SHOWN) events.lastChild.remove();
   }
 
-  const silence = context.watch.listen((news) => news.type === "event" && showEvent(news.event));
+  const silence = context.watch.listen((news) => {
+    if (news.type !== "event") return;
+    if (waiting) waiting.push(news.event);
+    else if (news.event.revision > newest) showEvent(news.event);
+  });
+  readRecent();
   context.onCluster.add(showCluster);
   showCluster(context.cluster);
   readMetrics();

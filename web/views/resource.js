@@ -5,7 +5,7 @@ import { announce, badge, cell, confirm, h, section, setText, table } from "../d
 import { timeline } from "../draw.js";
 import { whyWaits } from "../logic/leases.js";
 import { bars, gaps, lanes, summary, Window } from "../logic/timeline.js";
-import { calendar, count, mode, plural, scope, span, why } from "../logic/words.js";
+import { calendar, count, mode, plural, scope, span, when, why } from "../logic/words.js";
 
 const READ_EVERY_MS = 2_000;
 const DAY = 86_400_000;
@@ -172,10 +172,10 @@ export function mount(root, context, resource) {
       const covered = all.filter((fence) => coverage(fence).kind === "good").length;
       return [
         h("p", {}, badge(`${covered} of ${all.length} armed`, covered === all.length ? "good" : "warn"), " with the newest token."),
-        table("Fences", ["Fence", "Installed", "Coverage", { title: "Refused", number: true }, "Last refused"],
+        table("Fences", ["Fence", "Token", "Coverage", { title: "Refused", number: true }, "Last refused"],
           all.map((fence) => {
-            const { text, kind } = coverage(fence);
-            return h("tr", {}, cell(fence.fence, null, true), cell((fence.armed ?? []).map((armed) => scope(count(armed.token), armed.slot)).join(", ") || "–"), cell(badge(text, kind)), cell(count(fence.refused), fence.refused ? "number warn" : "number"), cell(fence.refused_at ? calendar(Date.parse(fence.refused_at)) : "–"));
+            const { text, kind, explain } = coverage(fence);
+            return h("tr", {}, cell(fence.fence, null, true), cell((fence.armed ?? []).map((armed) => scope(count(armed.token), armed.slot)).join(", ") || "–"), cell(h("span", { title: explain }, badge(text, kind))), cell(count(fence.refused), fence.refused ? "number warn" : "number"), cell(fence.refused_at ? h("span", { title: calendar(Date.parse(fence.refused_at)) }, when(Date.parse(fence.refused_at), serverNow())) : "–"));
           })),
         refused?.length
           ? [h("h3", {}, "Refused writes"), h("ol.feed", {}, ...refused.slice(-20).reverse().map((event) => h("li.grave", {}, h("time", { datetime: event.at }, calendar(Date.parse(event.at))), ` ${event.fence}: ${plural(event.count, "write", "writes")} with token ${event.presented}, ${event.seen} was seen`)))]
@@ -188,8 +188,8 @@ export function mount(root, context, resource) {
     const { lease } = state;
     const wanted = lease.holders.length ? lease.holders : lease.token === null ? [] : [{ slot: null, token: lease.token }];
     const marks = wanted.map((holder) => Math.max(...(fence.armed ?? []).filter((armed) => (armed.slot ?? null) === (holder.slot ?? null)).map((armed) => armed.token), 0) - holder.token);
-    if ((fence.armed ?? []).length === 0) return { text: "never armed", kind: "bad" };
-    return marks.every((by) => by >= 0) ? { text: "covers the newest grant", kind: "good" } : { text: "behind: an older holder would pass", kind: "warn" };
+    if ((fence.armed ?? []).length === 0) return { text: "never armed", kind: "bad", explain: "it would accept whatever comes first" };
+    return marks.every((by) => by >= 0) ? { text: "armed", kind: "good", explain: "it refuses everything older than the newest grant" } : { text: "behind", kind: "warn", explain: "an older holder would pass" };
   }
 
   function showPast() {
@@ -198,7 +198,7 @@ export function mount(root, context, resource) {
       if (history.transitions.length === 0) return h("p.quiet", {}, "No lease of it has ended yet.");
       return table("Past leases, the newest first", [{ title: "Token", number: true }, "Holder", "From", "Held", "Ended"],
         history.transitions.map((lease) =>
-          h("tr", {}, cell(count(lease.token), "number", true), cell(scope(lease.holder, lease.slot)), cell(calendar(Date.parse(lease.from))), cell(span(lease.held_ms)), cell(h("span", { title: why(lease.why), class: ["expired", "died", "taken_over", "revoked", "held_too_long"].includes(lease.why) ? "warn" : null }, lease.reason ? `${lease.why}: “${lease.reason}”` : lease.why)))));
+          h("tr", {}, cell(count(lease.token), "number", true), cell(scope(lease.holder, lease.slot)), cell(h("span", { title: calendar(Date.parse(lease.from)) }, when(Date.parse(lease.from), serverNow()))), cell(span(lease.held_ms)), cell(h("span", { title: why(lease.why), class: ["expired", "died", "taken_over", "revoked", "held_too_long"].includes(lease.why) ? "warn" : null }, lease.reason ? `${lease.why}: “${lease.reason}”` : lease.why)))));
     });
   }
 
@@ -216,9 +216,10 @@ export function mount(root, context, resource) {
     const limit = bounds(all, now);
     const day = summary(gaps(all, now - DAY, now));
     const known = all.length ? Math.max(Math.min(now - all[0].from, DAY), 1) : 0;
-    put(gapText, [day.count, day.unplanned, Math.floor(day.total / 1000), Math.floor(day.longest / 1000)], () => [
+    const held = known ? `${(100 - (day.total / known) * 100).toFixed(2)} %` : "–";
+    put(gapText, [day.count, day.unplanned, span(day.total), span(day.longest), held], () => [
       figure("Gaps", count(day.count)), figure("Longest", span(day.longest)), figure("Total", span(day.total)),
-      figure("After a loss", count(day.unplanned)), figure("Held", known ? `${(100 - (day.total / known) * 100).toFixed(2)} %` : "–"),
+      figure("After a loss", count(day.unplanned)), figure("Held", held),
     ]);
     put(ranges, [state.range, state.zoomed !== null], () => [
       ...RANGES.map(([name, length]) => h("button", { type: "button", "aria-pressed": String(state.zoomed === null && state.range === length), onclick: () => choose(length) }, name)),
