@@ -126,7 +126,7 @@ proptest! {
         let _ = proto::RenewalFrames::decode(bytes.as_slice()).map(|frames| grpc::unpack_renewals(&frames));
         if let Ok(frames) = proto::ClientFrames::decode(bytes.as_slice()) {
             for frame in frames.frames {
-                let _ = grpc::frame_command(frame, None, secret);
+                let _ = grpc::frame_command(frame, None, || secret);
             }
         }
         let status = tonic::Status::with_details(tonic::Code::Unknown, "", bytes.into());

@@ -131,10 +131,17 @@ pub fn run(args: Args, output: &Output) -> Result<Exit, Failure> {
     let config = config(&args)?;
     start_log(&args, output);
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(workers())
         .enable_all()
         .build()
         .map_err(|error| Failure::said(Exit::Other, format!("no runtime: {error}")))?;
     runtime.block_on(serve(config, output))
+}
+
+/// The log has a thread of its own, and hands every entry to and fro; one core is left to it. On a small
+/// machine everything else shares one thread then, which costs less than waking a second one.
+fn workers() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() - 1).max(1)
 }
 
 async fn serve(config: Config, output: &Output) -> Result<Exit, Failure> {

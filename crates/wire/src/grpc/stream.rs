@@ -24,12 +24,12 @@ pub fn secret(bytes: &[u8]) -> Result<Secret, ApiError> {
 }
 
 /// The command of a frame. `session` is the id under which the frame's session is attached to this stream, if it
-/// is; `drawn` is a fresh secret in case the frame opens one. `None` for attach and detach, which the stream
+/// is; `draw` gives a fresh secret, asked only if the frame opens one. `None` for attach and detach, which the stream
 /// itself answers.
 pub fn frame_command(
     frame: proto::ClientFrame,
     session: Option<SessionId>,
-    drawn: Secret,
+    draw: impl FnOnce() -> Secret,
 ) -> Result<Option<Command>, ApiError> {
     let attached = session.ok_or_else(|| {
         ApiError::invalid(format!("session {} is not attached to this stream", frame.session))
@@ -42,7 +42,7 @@ pub fn frame_command(
     })?;
     Ok(Some(match asked {
         Asked::Open(proto::StreamOpen { holder, ttl_ms, nonce, transmission }) => {
-            Command::Open(open_session(holder, ttl_ms, &nonce, transmission, drawn)?)
+            Command::Open(open_session(holder, ttl_ms, &nonce, transmission, draw())?)
         }
         Asked::Attach(_) | Asked::Detach(_) => return Ok(None),
         Asked::Close(close) => Command::Close {
@@ -225,9 +225,9 @@ mod tests {
             command: Some(Asked::Release(proto::StreamRelease { resource: "a".into(), token: None })),
             ..Default::default()
         };
-        assert!(frame_command(frame.clone(), None, Secret::new([0; 16])).is_err());
+        assert!(frame_command(frame.clone(), None, || Secret::new([0; 16])).is_err());
         let id = SessionId { number: SessionNumber::new(7), secret: Secret::new([1; 16]) };
-        let command = frame_command(frame, Some(id), Secret::new([0; 16])).unwrap();
+        let command = frame_command(frame, Some(id), || Secret::new([0; 16])).unwrap();
         assert!(matches!(command, Some(Command::Release { by, .. }) if by.session == id));
     }
 }

@@ -134,7 +134,7 @@ impl Commands {
             _ => {}
         }
         let opens = matches!(frame.command, Some(Asked::Open(_)));
-        let command = match grpc::frame_command(frame, attached, self.api.node.draw_secret()) {
+        let command = match grpc::frame_command(frame, attached, || self.api.node.draw_secret()) {
             Ok(Some(command)) => command,
             Ok(None) => return,
             Err(error) => return self.answer(number, session, Content::Error(error.into())),
