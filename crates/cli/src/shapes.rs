@@ -220,6 +220,47 @@ pub fn register(register: &proto::Register) -> json::Register {
     json::Register { guard, ..shown.unwrap_or(empty) }
 }
 
+/// Who leads an election.
+#[derive(Serialize)]
+pub struct Leadership {
+    /// Its name.
+    pub election: String,
+    /// Who leads; none if nobody does.
+    pub leader: Option<json::Holder>,
+    /// What the leader has published, if it is text.
+    pub value: Option<String>,
+    /// The same, if it is not.
+    pub value_base64: Option<String>,
+    /// How many stand in line.
+    pub candidates: u64,
+    /// For how long nobody can be elected, after an unclean end.
+    pub delayed_ms: Option<u64>,
+}
+
+impl Leadership {
+    /// What makes another leadership of it: time that passes and candidates that come do not.
+    pub fn identity(&self) -> (Option<u64>, Option<String>, Option<String>) {
+        let token = self.leader.as_ref().map(|leader| leader.token);
+        (token, self.value.clone(), self.value_base64.clone())
+    }
+}
+
+/// Who leads, from the lease and the register that leaders publish in.
+pub fn leadership(election: &str, lease: &proto::Lease, published: &proto::Register) -> Leadership {
+    let leader = lease.holders.iter().max_by_key(|holding| holding.token);
+    // Only what this very session has published: the last leader's value may not be cleared away yet.
+    let ours = leader.is_some_and(|leader| published.session_number == Some(leader.session_number));
+    let published = ours.then(|| register(published));
+    Leadership {
+        election: election.to_owned(),
+        leader: leader.map(holder),
+        value: published.as_ref().and_then(|register| register.value.clone()),
+        value_base64: published.and_then(|register| register.value_base64),
+        candidates: u64::from(lease.waiting).max(lease.waiters.len() as u64),
+        delayed_ms: lease.delayed_ms,
+    }
+}
+
 fn scope(scope: &proto::Scope) -> String {
     match scope.slot {
         None => scope.resource.clone(),

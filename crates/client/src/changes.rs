@@ -6,19 +6,17 @@ use tokio::sync::mpsc;
 
 use crate::client::Shared;
 use crate::error::CallError;
+use crate::store::{Told, Watcher};
 
-/// Revisions that may lie between the store and a watcher. One that reads more slowly is cut off, and told so.
-const WAITING_MAX: usize = 4_096;
-
-/// The changes under a prefix. Survives the server it runs on; never skips a revision and never tells one twice.
+/// The changes under a prefix. Survives the server it runs on; never skips a revision and never tells one twice. Dropping it ends the
+/// watch on the store.
 pub struct Changes {
-    told: mpsc::Receiver<Result<proto::WatchResponse, CallError>>,
+    told: mpsc::Receiver<Told>,
 }
 
 impl Changes {
     pub(crate) fn begin(shared: &Shared, prefix: String, from: Option<Revision>) -> Changes {
-        let (teller, told) = mpsc::channel(WAITING_MAX);
-        let watcher = Box::new(move |heard| teller.try_send(heard).is_ok());
+        let (watcher, told) = Watcher::new();
         shared.store.watch(prefix, from, watcher);
         Changes { told }
     }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tenure_core::{
     HolderName, InvalidName, Jeopardy, LeaseState, ResourceName, Revision, SessionNumber, Token,
 };
+use tenure_wire::Effect;
 use tokio::sync::oneshot;
 
 use crate::acquire::AcquireError;
@@ -197,7 +198,7 @@ impl Leadership {
     pub async fn publish(&self, value: impl AsRef<[u8]>) -> Result<Revision, ElectionError> {
         let permit = self.lease.permit().map_err(|_| ElectionError::Lost)?;
         let guarded = self.session.registers().guarded(&permit).ephemeral();
-        guarded.put(value_key(self.lease.resource()), value).await.map_err(ElectionError::Call)
+        guarded.put(Leader::value_key(self.lease.resource()), value).await.map_err(ElectionError::Call)
     }
 
     /// Gives the leadership back, once no permit is out. The next in line is elected in the same step.
@@ -249,6 +250,14 @@ pub enum Leader {
     },
 }
 
+impl Leader {
+    /// The register that a leader publishes in: under the election's name, so that one watch hears of both. What is in it is
+    /// the leader's only while the register belongs to the leader's session.
+    pub fn value_key(election: &ResourceName) -> String {
+        format!("{election}/leader")
+    }
+}
+
 /// Hears of leaders, and of there being none.
 pub struct Observer {
     client: Client,
@@ -292,16 +301,11 @@ impl Observer {
         let Some((session, holder, token)) = found.and_then(|found| found.holders.into_iter().next()) else {
             return Ok(Leader::None);
         };
-        let register = self.client.registers().get(value_key(&self.name)).await?;
+        let register = self.client.registers().get(Leader::value_key(&self.name)).await?;
         // Only what this very session has published: the last leader's value may not be cleared away yet.
         let value = register.value.filter(|_| register.session == Some(session)).map(|value| value.to_vec());
         Ok(Leader::Elected { holder, session, token, value })
     }
-}
-
-/// The register that a leader publishes in: under the election's name, so that one watch hears of both.
-fn value_key(name: &ResourceName) -> String {
-    format!("{name}/leader")
 }
 
 /// Why there is no leadership.
@@ -319,4 +323,17 @@ pub enum ElectionError {
     /// The value could not be published.
     #[error(transparent)]
     Call(CallError),
+}
+
+impl ElectionError {
+    /// What the campaign, or the publishing, has done. What a campaign that failed was granted is given back by itself.
+    pub fn effect(&self) -> Effect {
+        match self {
+            ElectionError::Open(error) => error.effect(),
+            ElectionError::Acquire(error) => error.effect(),
+            // Nobody leads by it, and nothing was published.
+            ElectionError::Lost => Effect::NotApplied,
+            ElectionError::Call(error) => error.effect(),
+        }
+    }
 }

@@ -292,8 +292,9 @@ impl Inside {
         if events.is_empty() {
             return;
         }
-        self.watchers.retain_mut(|(prefix, watcher)| {
-            revisions(events.iter(), prefix).into_iter().all(|batch| watcher(Ok(batch)))
+        self.watchers.retain(|(prefix, watcher)| {
+            watcher.is_heard()
+                && revisions(events.iter(), prefix).into_iter().all(|batch| watcher.tell(Ok(batch)))
         });
     }
 }
@@ -353,20 +354,24 @@ impl Store for Embedded {
         then(Ok(self.look(|machine| machine.register(&key))));
     }
 
-    fn watch(&self, prefix: String, from: Option<Revision>, mut watcher: Watcher) {
+    fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher) {
         let mut inside = self.0.lock();
         let present = inside.machine.revision();
         let after = from.map_or(present, |from| Revision::new(from.get().saturating_sub(1)));
         let wanted = match inside.machine.events_after(after) {
             Ok(events) => {
                 let begun = proto::WatchResponse { revision: after.get(), ..Default::default() };
-                watcher(Ok(begun)) && revisions(events, &prefix).into_iter().all(|batch| watcher(Ok(batch)))
+                watcher.tell(Ok(begun))
+                    && revisions(events, &prefix).into_iter().all(|batch| watcher.tell(Ok(batch)))
             }
             Err(complete_after) => {
                 let error = ApiError::too_old(after.next().get(), complete_after.next().get());
-                watcher(Err(CallError::Refused(error)))
+                watcher.tell(Err(CallError::Refused(error)));
+                false
             }
         };
+        // Those that are gone would else be noticed only when something happens.
+        inside.watchers.retain(|(_, watcher)| watcher.is_heard());
         if wanted {
             inside.watchers.push((prefix, watcher));
         }

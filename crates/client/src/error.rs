@@ -20,6 +20,15 @@ pub(crate) fn passes(refused: &ApiError) -> bool {
         && refused.effect == Effect::NotApplied
 }
 
+/// The same refusal of a command of which an earlier transmission went unanswered. That its session has ended says nothing about
+/// that one: it may have been applied, and its effect have ended with the session, or not.
+pub(crate) fn in_doubt(refused: ApiError) -> ApiError {
+    match refused.code {
+        Code::UnknownSession => ApiError { effect: Effect::Unknown, ..refused },
+        _ => refused,
+    }
+}
+
 /// One endpoint that was tried in vain, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {

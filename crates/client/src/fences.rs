@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use tenure_core::{Command, FenceName, InvalidName, NoPermit, Scope, Token};
 use tenure_fence::{Barrier, Fence, FenceError, FindOut, Stale, Takeover};
+use tenure_wire::Effect;
 
 use crate::client::{Client, Shared};
 use crate::execution::Work;
@@ -41,6 +42,20 @@ pub enum TakeOverError {
         /// What it said.
         error: FenceError,
     },
+}
+
+impl TakeOverError {
+    /// What became of the token in the fence that failed. Those before it in the list have installed it, which keeps others out and
+    /// harms nobody.
+    pub fn effect(&self) -> Effect {
+        match self {
+            TakeOverError::Lease(_) | TakeOverError::Name(_) => Effect::NotApplied,
+            TakeOverError::Fence { error, .. } => match error.effect() {
+                tenure_fence::Effect::NotApplied => Effect::NotApplied,
+                tenure_fence::Effect::Unknown => Effect::Unknown,
+            },
+        }
+    }
 }
 
 impl Lease {

@@ -17,6 +17,7 @@ use tenure_core::{
     EndReason, Generation, Grant, HolderName, Jeopardy, LeaseEnd, LeaseState, Mode, NoPermit, ResourceName,
     Scope, SessionNumber, Token,
 };
+use tenure_wire::Effect;
 use tenure_wire::proto::event::Kind;
 use tokio::sync::watch;
 
@@ -65,6 +66,13 @@ pub enum PermitError {
         /// The process that asked.
         asker: u32,
     },
+}
+
+impl PermitError {
+    /// What was done: nothing. Whoever asks for a permit asks this process alone.
+    pub fn effect(&self) -> Effect {
+        Effect::NotApplied
+    }
 }
 
 /// Proof that the lease was valid when it was taken: what a fenced write asks for. It carries the token, and dropping it
@@ -442,6 +450,16 @@ pub enum TransferError {
     Ended(LeaseEnd),
 }
 
+impl TransferError {
+    /// What the transfer has done.
+    pub fn effect(&self) -> Effect {
+        match self {
+            TransferError::Refused { error, .. } => error.effect(),
+            TransferError::Ended(_) => Effect::NotApplied,
+        }
+    }
+}
+
 /// Why a lease was not drained.
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
@@ -456,6 +474,16 @@ pub enum DrainError {
     /// The store said no, or could not be asked.
     #[error(transparent)]
     Failed(CallError),
+}
+
+impl DrainError {
+    /// What the drain has done. An unknown release is one from whose sending on the lease gives no permit.
+    pub fn effect(&self) -> Effect {
+        match self {
+            DrainError::StillOut { .. } => Effect::NotApplied,
+            DrainError::Failed(error) => error.effect(),
+        }
+    }
 }
 
 /// Changes of a lease's status, as they are noticed. A status that lasted for a moment only may be skipped; the last one never is.

@@ -166,13 +166,17 @@ impl Store for Network {
         self.read(question, send, |answer: proto::SequencerIssueResponse| Ok(answer.sequencer), then);
     }
 
-    fn watch(&self, prefix: String, from: Option<Revision>, mut watcher: Watcher) {
+    fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher) {
         let mut watch = Watch::new(self.transport.clone(), prefix, from.map(Revision::get), WATCH_PATIENCE);
         self.execution.spawn(Work::Calls, async move {
             loop {
-                let told = watch.next().await;
+                let told = tokio::select! {
+                    biased;
+                    () = watcher.unheard() => return,
+                    told = watch.next() => told,
+                };
                 let failed = told.is_err();
-                if !watcher(told) || failed {
+                if !watcher.tell(told) || failed {
                     return;
                 }
             }

@@ -18,6 +18,7 @@ use tenure_core::{
     Revision, Scope, SessionId, SessionNumber, Token,
 };
 use tenure_wire::{ApiError, Code, proto};
+use tokio::sync::mpsc;
 
 use crate::error::CallError;
 
@@ -27,8 +28,37 @@ pub type Then<T> = Box<dyn FnOnce(Result<T, CallError>) + Send>;
 /// Where a session hears what happened to it. Called on any thread, with no lock held; it never blocks.
 pub type Ear = Arc<dyn Fn(News) + Send + Sync>;
 
-/// Where a watch hears changes; it answers whether it wants more.
-pub type Watcher = Box<dyn FnMut(Result<proto::WatchResponse, CallError>) -> bool + Send>;
+/// What may be told to a watcher: the events of a revision, or why there will be no more.
+pub(crate) type Told = Result<proto::WatchResponse, CallError>;
+
+/// Revisions that may lie between the store and a watcher. One that reads more slowly is cut off, and told so.
+const TOLD_WAITING_MAX: usize = 4_096;
+
+/// Where a watch hears changes.
+#[derive(Debug)]
+pub struct Watcher(mpsc::Sender<Told>);
+
+impl Watcher {
+    pub(crate) fn new() -> (Watcher, mpsc::Receiver<Told>) {
+        let (teller, told) = mpsc::channel(TOLD_WAITING_MAX);
+        (Watcher(teller), told)
+    }
+
+    /// Tells it something, without waiting. False if it is to be told no more: it is gone, or reads too slowly.
+    pub fn tell(&self, told: Result<proto::WatchResponse, CallError>) -> bool {
+        self.0.try_send(told).is_ok()
+    }
+
+    /// Whether anybody still listens.
+    pub fn is_heard(&self) -> bool {
+        !self.0.is_closed()
+    }
+
+    /// Waits until nobody listens any more: then a store has nothing to keep for it.
+    pub async fn unheard(&self) {
+        self.0.closed().await;
+    }
+}
 
 /// By what a store counts the life of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +207,7 @@ pub trait Store: Send + Sync + 'static {
         then(Err(CallError::Refused(no)));
     }
 
-    /// Tells `watcher` of the changes under `prefix`, revision by revision, from `from` on or from now on. The first call may
-    /// have no events: it names the revision after which the watch begins.
+    /// Tells `watcher` of the changes under `prefix`, revision by revision, from `from` on or from now on. The first word may
+    /// have no events: it names the revision after which the watch begins. Ends when nobody listens any more.
     fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher);
 }

@@ -41,6 +41,7 @@ use tokio::time::Instant;
 pub use crate::chance::seed_chance;
 use crate::client::Client;
 use crate::embedded::Embedded;
+use crate::error::{CallError, in_doubt};
 use crate::execution::{Execution, Gate, Tasks, Work};
 use crate::store::{Ear, LeaseInfo, News, OpenSession, Opened, Route, Store, Then, TimeBase, Watcher};
 
@@ -294,6 +295,7 @@ impl Link {
             return ask(&self.0.store, then);
         }
         self.0.execution.spawn(Work::Calls, async move {
+            let mut doubtful = false;
             loop {
                 if link.there().await {
                     let (reply, answer) = oneshot::channel();
@@ -301,8 +303,13 @@ impl Link {
                     if let Ok(answer) = answer.await
                         && link.back().await
                     {
+                        let answer = answer.map_err(|error| match error {
+                            CallError::Refused(no) if doubtful => CallError::Refused(in_doubt(no)),
+                            error => error,
+                        });
                         return link.deliver(move || then(answer));
                     }
+                    doubtful = true;
                 }
                 tokio::time::sleep(REPEAT_AFTER).await;
             }

@@ -55,6 +55,32 @@ fn work_that_overstays_is_stopped_by_the_watchdog() {
     assert_eq!(permit.time_left(), Duration::ZERO, "not before the deadline");
 }
 
+/// The other way to stop: the process is aborted, whatever its own code is doing. Tried on this very program, started again.
+#[cfg(unix)]
+#[test]
+fn work_that_overstays_aborts_the_process_if_that_was_asked_for() {
+    use std::os::unix::process::ExitStatusExt;
+    const OVERSTAYS: &str = "TENURE_TEST_OVERSTAYS";
+    if std::env::var_os(OVERSTAYS).is_none() {
+        let program = std::env::current_exe().expect("a running program has a path");
+        let test = "work_that_overstays_aborts_the_process_if_that_was_asked_for";
+        let mut again = std::process::Command::new(program);
+        again.args([test, "--exact", "--nocapture"]).env(OVERSTAYS, "1");
+        let ended = again.output().expect("the test program can be started again");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.signal(), Some(libc::SIGABRT), "{said}");
+        assert!(said.contains("aborting, because the lease may be another's"), "{said}");
+        return;
+    }
+    let client = Client::embedded();
+    let request =
+        client.session().ttl(TTL).progress_within(Duration::from_millis(1)).hard_stop(HardStop::Abort);
+    let session = block_on(request.open()).expect("opened");
+    let lease = block_on(async { session.acquire("r").await }).expect("granted");
+    let _permit = lease.permit().expect("held");
+    std::thread::sleep(SOON);
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 #[allow(unsafe_code)]

@@ -1,11 +1,8 @@
 //! The holder's side in virtual time: pauses, lost answers, notices, cancelled futures. What a mind decides is tested in
 //! the core; here it is tested that the driver around it hands in everything, in the right order, at the right time.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::Duration;
 
 use tenure_client::testing::{Bench, Process};
@@ -394,80 +391,6 @@ async fn hooks_hear_every_state() {
         ),
         "{heard:?}"
     );
-}
-
-/// Polls a future so often and then drops it; `None` if it was not done by then.
-async fn poll_times<F: Future>(future: F, times: usize) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut left = times;
-    std::future::poll_fn(|context| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        future.as_mut().poll(context).map(Some)
-    })
-    .await
-}
-
-/// Drops `step` at each of its await points, and checks that the store has nothing left of it.
-async fn cancelled_anywhere<F, T>(what: &str, step: impl Fn(Arc<Process>, Session) -> F)
-where
-    F: Future<Output = T>,
-{
-    let mut points = 0;
-    for times in 1.. {
-        let bench = Bench::new();
-        let (process, keeper) = (Arc::new(bench.process()), bench.process());
-        let (standing, session) = (open(&keeper).await, open(&process).await);
-        let held = standing.acquire("held").await.expect("granted");
-        // Slow enough that everything is under way for a while.
-        process.delay(ms(20));
-        let done = poll_times(step(process.clone(), session), times).await;
-        let finished = done.is_some();
-        drop(done);
-        bench.pass(TTL / 2).await;
-        let counts = bench.store().look(|machine| machine.counts());
-        assert_eq!((counts.sessions, counts.waiters), (1, 0), "{what} dropped after {times} polls");
-        assert_eq!(holder_at_store(&bench), None, "{what} dropped after {times} polls");
-        drop(held.permit().expect("what others have is not touched"));
-        if finished {
-            points = times;
-            break;
-        }
-    }
-    assert!(points > 1, "{what} has await points to be dropped at");
-}
-
-#[tokio::test(start_paused = true)]
-async fn dropping_any_future_anywhere_leaves_nothing_behind() {
-    cancelled_anywhere("open", |process, _| async move { open(&process).await }).await;
-    cancelled_anywhere("acquire", |_, session| async move { session.acquire("r").await.map(drop) }).await;
-    cancelled_anywhere("acquire that waits", |_, session| async move {
-        drop(session.acquire("held").wait_for(ms(500)).await)
-    })
-    .await;
-    cancelled_anywhere("acquire of several", |_, session| async move {
-        drop(session.acquire_all(["r", "held"]).wait_for(ms(500)).await)
-    })
-    .await;
-    cancelled_anywhere("release", |_, session| async move {
-        drop(hold(&session).await.release().await);
-    })
-    .await;
-    cancelled_anywhere("drain", |_, session| async move {
-        drop(hold(&session).await.drain(ms(500)).await);
-    })
-    .await;
-    cancelled_anywhere("transfer", |_, session| async move {
-        drop(hold(&session).await.transfer(SessionNumber::new(1)).await);
-    })
-    .await;
-    cancelled_anywhere("close", |_, session| async move { session.close().await }).await;
-    cancelled_anywhere("campaign", |process, _| async move {
-        drop(process.client().election("r").value("v").campaign().await);
-    })
-    .await;
 }
 
 /// Counts its terms, and leads until it is told to stop.

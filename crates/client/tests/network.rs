@@ -1,9 +1,11 @@
 //! The holder's side against a real node on this machine, over real connections.
 
-use std::pin::pin;
-use std::task::Poll;
+mod common;
+
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
+use common::poll_times;
 use tenure_client::{
     AcquireError, Client, Code, Effect, Endpoints, LeaseEnd, LeaseState, PermitError, Session, TimeBase,
 };
@@ -60,6 +62,17 @@ impl Node {
     fn counts(&self) -> tenure_core::Counts {
         let server = self.server.as_ref().expect("the node runs");
         server.node().glance(|machine| machine.counts())
+    }
+
+    /// How many watches the node serves, as its metrics say.
+    fn watchers(&self) -> u64 {
+        let mut connection = std::net::TcpStream::connect(self.address).expect("the node listens");
+        let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address);
+        connection.write_all(request.as_bytes()).expect("asked");
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).expect("answered");
+        let line = answer.lines().find_map(|line| line.strip_prefix("tenure_watchers "));
+        line.expect("it is counted").trim().parse().expect("a number")
     }
 
     async fn left_with(&self, sessions: usize, waiters: usize) {
@@ -298,20 +311,6 @@ async fn a_guarded_register_refuses_what_has_been_overtaken() {
     assert_eq!(client.registers().get("r/state").await.expect("read").value.as_deref(), Some(&b"2"[..]));
 }
 
-/// Polls a future so often and then drops it; `None` if it was not done by then.
-async fn poll_times<F: Future>(future: F, times: usize) -> Option<F::Output> {
-    let mut future = pin!(future);
-    let mut left = times;
-    std::future::poll_fn(|context| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        future.as_mut().poll(context).map(Some)
-    })
-    .await
-}
-
 /// So long that nothing ends by itself while a test looks.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
@@ -365,11 +364,53 @@ async fn dropping_any_future_anywhere_leaves_nothing_on_the_node() {
     })
     .await;
     cancelled_anywhere(&node, "close", |_, session| async move { session.close().await }).await;
-    cancelled_anywhere(&node, "campaign", |client, _| async move {
-        let election = client.election("r").session(client.session().ttl(FOR_EVER));
-        drop(election.campaign().await.expect("elected"));
+    cancelled_anywhere(&node, "several that wait", |_, session| async move {
+        drop(session.acquire_all(["r", "held"]).wait_for(briefly).await.expect_err("one is held"));
     })
     .await;
+    cancelled_anywhere(&node, "semaphore", |_, session| async move {
+        drop(session.semaphore("slots", 2).acquire().await.expect("granted"));
+    })
+    .await;
+    cancelled_anywhere(&node, "read", |_, session| async move {
+        drop(session.rw_lease("r").read().await.expect("granted"));
+    })
+    .await;
+    cancelled_anywhere(&node, "guarded write", |_, session| async move {
+        let lease = session.acquire("r").await.expect("granted");
+        let permit = lease.permit().expect("held");
+        session.registers().guarded(&permit).ephemeral().put("r/state", "v").await.expect("written");
+        session.registers().get("r/state").await.expect("read");
+    })
+    .await;
+    cancelled_anywhere(&node, "sequencer", |_, session| async move {
+        session.acquire("r").await.expect("granted").sequencer().await.expect("signed");
+    })
+    .await;
+    cancelled_anywhere(&node, "hand over", |_, session| async move {
+        let lease = session.acquire("r").await.expect("granted");
+        lease.hand_over(long, briefly).await.expect("drained");
+    })
+    .await;
+    cancelled_anywhere(&node, "campaign", |client, _| async move {
+        let election = client.election("r").value("v").session(client.session().ttl(FOR_EVER));
+        election.campaign().await.expect("elected").resign().await.expect("resigned");
+    })
+    .await;
+    cancelled_anywhere(&node, "observe and watch", |client, session| async move {
+        let mut observer = client.election("r").observe().expect("a name");
+        observer.next().await.expect("seen");
+        let mut changes = client.watch("r");
+        changes.next().await.expect("begun").expect("begun");
+        drop(session.acquire("r").await.expect("granted"));
+        changes.next().await.expect("told").expect("granted");
+    })
+    .await;
+    let until = Instant::now() + SOON;
+    while node.watchers() > 0 {
+        assert!(Instant::now() < until, "{} watches are left on the node", node.watchers());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     drop(held.permit().expect("what others have is not touched"));
 }
 

@@ -98,6 +98,11 @@ impl Cluster {
         self.nodes.iter().map(Node::address).collect()
     }
 
+    /// The same as clients want them.
+    pub fn endpoints(&self) -> String {
+        self.nodes.iter().map(Node::endpoint).collect::<Vec<_>>().join(",")
+    }
+
     /// The same, beginning with another node.
     pub fn addresses_from(&self, first: usize) -> Vec<SocketAddr> {
         let mut addresses = self.addresses();

@@ -138,6 +138,12 @@ impl Part {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+
+    /// Kills it, and gives everything that it had said and that was not heard yet, to the last word.
+    pub fn last_words(&mut self) -> Vec<String> {
+        self.kill();
+        self.heard.iter().collect()
+    }
 }
 
 impl Drop for Part {

@@ -9,6 +9,9 @@ use std::time::Duration;
 /// How often a silent direction looks whether something has changed.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
+/// How long the target may take to accept a connection: it may be cut off.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+
 /// Passes connections on to one address, for as long as it exists.
 #[derive(Debug)]
 pub struct Proxy {
@@ -41,9 +44,13 @@ impl Proxy {
                 if accepting.ended.load(Ordering::Relaxed) {
                     return;
                 }
-                if let Ok(server) = TcpStream::connect(target) {
-                    pass_on(&client, &server, &accepting);
-                }
+                let state = accepting.clone();
+                // Each by itself: one that finds nobody keeps no other waiting.
+                std::thread::spawn(move || {
+                    if let Ok(server) = TcpStream::connect_timeout(&target, CONNECT_WITHIN) {
+                        pass_on(&client, &server, &state);
+                    }
+                });
             }
         });
         Proxy { address, state }

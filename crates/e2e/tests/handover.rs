@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tenure_client::{Client, Lease, Session};
-use tenure_e2e::{Cluster, alone, percentile, scale};
+use tenure_client::{Lease, Session};
+use tenure_e2e::{Cluster, alone, client, percentile, scale};
 
 /// A holder that takes permits for as long as it is not asked to stop; answers when its last one was given back.
 async fn work_until(lease: &Lease, asked: Instant) -> Instant {
@@ -24,13 +24,11 @@ fn a_planned_handover_costs_milliseconds() {
     let _turn = alone();
     let cluster = Cluster::start("handover", 3);
     cluster.leader();
-    let rounds = if scale().full { 50 } else { 5 };
-    let endpoints: Vec<String> =
-        (1..=cluster.count()).map(|number| cluster.node(number).endpoint()).collect();
-    let endpoints = endpoints.join(",").parse().expect("endpoints");
+    let rounds = if scale().full { 50 } else { 10 };
+    let endpoints = cluster.endpoints();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
     let mut gaps = runtime.expect("a runtime").block_on(async {
-        let clients = [Client::connect(&endpoints), Client::connect(&endpoints)];
+        let clients = [client(&endpoints), client(&endpoints)];
         let mut sessions: Vec<Session> = Vec::new();
         for client in &clients {
             sessions.push(client.session().ttl(Duration::from_secs(10)).open().await.expect("a session"));

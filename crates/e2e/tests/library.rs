@@ -2,51 +2,20 @@
 //! (`healthy_holder_keeps`), a stopped one stops acting (`permits_never_overlap`), and where a check cannot save the
 //! data, the fence does (`fence_never_falls`).
 
-use std::future::Future;
 use std::time::{Duration, Instant};
 
-use tenure_client::{Candidate, Client, Code, Endpoints, Leader, Leadership, Lease, LeaseState};
+use tenure_client::{Code, Leader, LeaseState};
 use tenure_e2e::{
-    Cluster, Dice, Node, Part, Proxy, alone, alongside, given, listen, monotonic_nanos, playing, say, scale,
+    Cluster, Node, Part, Proxy, SOON, alongside, block_on, client, given, listen, playing, renewed, say,
     until,
 };
-
-/// Only how long a broken build takes to say so.
-const SOON: Duration = Duration::from_secs(60);
-
-fn run<F: Future>(future: F) -> F::Output {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime").block_on(future)
-}
-
-fn endpoints(cluster: &Cluster) -> String {
-    (1..=cluster.count()).map(|number| cluster.node(number).endpoint()).collect::<Vec<_>>().join(",")
-}
-
-fn client(endpoints: &str) -> Client {
-    Client::connect(&endpoints.parse::<Endpoints>().expect("endpoints"))
-}
-
-/// Waits until the lease has been renewed after this call, and gives its token.
-fn renewed(lease: &Lease, ttl: Duration) -> u64 {
-    let asked = Instant::now();
-    let mut token = 0;
-    until("the lease is renewed", SOON, || {
-        let Ok(permit) = lease.permit() else { return false };
-        token = permit.token().get();
-        // More is left than there can be of a renewal that was sent before.
-        permit.time_left() + asked.elapsed() > ttl
-    });
-    token
-}
 
 /// The parts that the tests below start in processes of their own; by itself it does nothing.
 #[test]
 fn part() {
     match playing().as_deref() {
-        Some("holder") => run(holder()),
-        Some("writer") => run(writer()),
-        Some("candidate") => run(candidate()),
+        Some("holder") => block_on(holder()),
+        Some("writer") => block_on(writer()),
         Some(other) => panic!("there is no part {other}"),
         None => {}
     }
@@ -116,8 +85,8 @@ fn a_killed_leader_costs_no_holder_its_lease() {
     let _turn = alongside();
     let ttl = Duration::from_secs(5);
     let mut cluster = Cluster::start("library", 3);
-    let client = client(&endpoints(&cluster));
-    run(async {
+    let client = client(&cluster.endpoints());
+    block_on(async {
         let session = client.session().ttl(ttl).open().await.expect("opened");
         let lease = session.acquire("r").await.expect("granted");
         let token = lease.permit().expect("held").token().get();
@@ -162,7 +131,7 @@ fn a_stopped_holder_wakes_up_to_no_permit_and_a_fence() {
     let _turn = alongside();
     let ttl = Duration::from_secs(2);
     let cluster = Cluster::start("library-stopped", 3);
-    let settings = [("ENDPOINTS", endpoints(&cluster)), ("TTL_MS", ttl.as_millis().to_string())];
+    let settings = [("ENDPOINTS", cluster.endpoints()), ("TTL_MS", ttl.as_millis().to_string())];
     let holder = Part::start("holder", &settings);
     let mut writer = Part::start("writer", &settings);
     let old: u64 = holder.hear("held", SOON).parse().expect("a token");
@@ -173,7 +142,7 @@ fn a_stopped_holder_wakes_up_to_no_permit_and_a_fence() {
     writer.tell("go on");
 
     let client = client(&settings[0].1);
-    run(async {
+    block_on(async {
         let session = client.session().ttl(ttl).open().await.expect("opened");
         let lease = session.acquire("r").wait().await.expect("granted when the silent one has ended");
         assert!(lease.permit().expect("held").token().get() > old);
@@ -203,7 +172,7 @@ fn a_renewal_without_an_answer_neither_overstays_nor_loses() {
     let node = Node::start("library-unanswered");
     let proxy = Proxy::to(node.address());
     let client = client(&proxy.address().to_string());
-    run(async {
+    block_on(async {
         let session = client.session().ttl(ttl).open().await.expect("opened");
         let lease = session.acquire("r").await.expect("granted");
         let token = renewed(&lease, ttl);
@@ -216,172 +185,4 @@ fn a_renewal_without_an_answer_neither_overstays_nor_loses() {
         assert_eq!(at_store["state"], "held", "the store kept it all the time: {at_store}");
         assert_eq!(renewed(&lease, ttl), token, "and it is held again");
     });
-}
-
-/// Campaigns for ever, and says when it had a permit: from after it was given until it was dropped, or until its deadline.
-async fn candidate() {
-    let client = client(&given("ENDPOINTS"));
-    let session = client.session().ttl(given_ttl()).holder(given("NAME"));
-    client.election("office").session(session).run(&Diligent, std::future::pending()).await;
-}
-
-struct Diligent;
-
-impl Candidate for Diligent {
-    async fn lead(&self, leadership: &Leadership) {
-        loop {
-            if let Ok(permit) = leadership.permit_for(Duration::from_millis(20)) {
-                let start = monotonic_nanos();
-                // Read in this order the sum is never past the true deadline, wherever this is stopped.
-                let deadline = start + permit.time_left().as_nanos() as u64;
-                tokio::time::sleep(Duration::from_millis(20)).await;
-                let end = monotonic_nanos().min(deadline);
-                let token = permit.token();
-                drop(permit);
-                say(format_args!("permit {token} {start} {end}"));
-            }
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-}
-
-/// One permit: its token, and from when to when it was out.
-type Interval = (u64, u64, u64);
-
-fn intervals(said: &[String]) -> Vec<Interval> {
-    let read = |line: &String| {
-        let mut numbers = line.strip_prefix("permit ")?.split(' ').map(|number| number.parse().ok());
-        Some((numbers.next()??, numbers.next()??, numbers.next()??))
-    };
-    said.iter().filter_map(read).filter(|(_, start, end)| start < end).collect()
-}
-
-/// Two permits of different tokens that overlap, if there are any.
-fn overlap(intervals: &[Interval]) -> Option<(Interval, Interval)> {
-    let mut sorted = intervals.to_vec();
-    sorted.sort_by_key(|(_, start, _)| *start);
-    let mut latest: Vec<Interval> = Vec::new();
-    for now in sorted {
-        if let Some(before) = latest.iter().find(|before| before.0 != now.0 && before.2 > now.1) {
-            return Some((*before, now));
-        }
-        match latest.iter_mut().find(|before| before.0 == now.0) {
-            Some(before) if before.2 < now.2 => *before = now,
-            Some(_) => {}
-            None => latest.push(now),
-        }
-    }
-    None
-}
-
-#[test]
-fn overlaps_are_found() {
-    assert_eq!(overlap(&[(1, 0, 10), (1, 5, 15), (2, 15, 20)]), None);
-    assert_eq!(overlap(&[(2, 9, 20), (1, 0, 10)]), Some(((1, 0, 10), (2, 9, 20))));
-    assert_eq!(overlap(&[(1, 0, 10), (1, 2, 4), (2, 9, 20)]), Some(((1, 0, 10), (2, 9, 20))));
-}
-
-/// One candidate, and its own ways to the nodes.
-struct Contender {
-    part: Part,
-    proxies: Vec<Proxy>,
-    name: String,
-}
-
-impl Contender {
-    fn start(name: String, cluster: &Cluster, ttl: Duration) -> Contender {
-        let proxies: Vec<Proxy> =
-            (1..=cluster.count()).map(|number| Proxy::to(cluster.node(number).address())).collect();
-        let part = Contender::part(&name, &proxies, ttl);
-        Contender { part, proxies, name }
-    }
-
-    fn part(name: &str, proxies: &[Proxy], ttl: Duration) -> Part {
-        let endpoints: Vec<String> = proxies.iter().map(|proxy| proxy.address().to_string()).collect();
-        let settings = [
-            ("ENDPOINTS", endpoints.join(",")),
-            ("TTL_MS", ttl.as_millis().to_string()),
-            ("NAME", name.to_owned()),
-        ];
-        Part::start("candidate", &settings)
-    }
-}
-
-/// Candidates and nodes are stopped, killed and cut off: no two leaders ever have permits at the same time, and after
-/// each fault somebody leads again.
-#[test]
-fn an_election_under_faults_has_one_leader_at_a_time() {
-    let _turn = alone();
-    let ttl = Duration::from_secs(2);
-    let (rounds, leads_within) = if scale().full { (200, ttl + Duration::from_secs(2)) } else { (5, SOON) };
-    let mut dice = Dice::for_test("an_election_under_faults_has_one_leader_at_a_time");
-    let mut cluster = Cluster::start("library-election", 3);
-    let mut contenders: Vec<Contender> =
-        (0..3).map(|number| Contender::start(format!("candidate-{number}"), &cluster, ttl)).collect();
-    let mut all: Vec<Interval> = Vec::new();
-    let mut longest = Duration::ZERO;
-    for round in 0..=rounds {
-        // Somebody leads: a permit that was taken after this moment.
-        let healed = monotonic_nanos();
-        let mut leader = 0;
-        until("somebody leads again", leads_within, || {
-            for (number, contender) in contenders.iter().enumerate() {
-                let new = intervals(&contender.part.overheard());
-                if new.iter().any(|(_, start, _)| *start > healed) {
-                    leader = number + 1;
-                }
-                all.extend(new);
-            }
-            leader > 0
-        });
-        longest = longest.max(Duration::from_nanos(monotonic_nanos() - healed));
-        if round == rounds {
-            break;
-        }
-        // Mostly the one in office: the others are rarely in the way.
-        let victim = if dice.once_in(4) { dice.between(0, 3) as usize } else { leader - 1 };
-        let node = 1 + dice.between(0, 3) as usize;
-        let fault = dice.between(0, 5);
-        println!("round {round}: fault {fault}, candidate {victim}, node {node}");
-        let length = ttl + Duration::from_millis(dice.between(0, 1_500));
-        match fault {
-            0 => {
-                contenders[victim].part.pause();
-                std::thread::sleep(length);
-                contenders[victim].part.resume();
-            }
-            1 => {
-                let contender = &mut contenders[victim];
-                contender.part.kill();
-                all.extend(intervals(&contender.part.overheard()));
-                contender.part = Contender::part(&contender.name, &contender.proxies, ttl);
-            }
-            2 => {
-                contenders[victim].proxies.iter().for_each(|proxy| proxy.cut(true));
-                std::thread::sleep(length);
-                contenders[victim].proxies.iter().for_each(|proxy| proxy.cut(false));
-            }
-            3 => {
-                cluster.node(node).pause();
-                std::thread::sleep(length);
-                cluster.node(node).resume();
-            }
-            _ => {
-                cluster.node_mut(node).kill();
-                std::thread::sleep(length / 2);
-                cluster.node_mut(node).restart();
-            }
-        }
-    }
-    for contender in &mut contenders {
-        contender.part.kill();
-        all.extend(intervals(&contender.part.overheard()));
-    }
-    let tokens: std::collections::BTreeSet<u64> = all.iter().map(|(token, ..)| *token).collect();
-    println!(
-        "{} permits under {} tokens; after a fault somebody led within {longest:?}",
-        all.len(),
-        tokens.len()
-    );
-    assert_eq!(overlap(&all), None, "two leaders had permits at the same time");
 }

@@ -274,15 +274,65 @@ fn nothing_of_a_tree_is_alive_when_its_successor_starts() {
     }
 }
 
+/// When either of the two that keep a tree is killed, the other ends the tree at once and sees to it that the successor need not
+/// wait for the TTL, which would be longer than this test waits.
+#[test]
+fn when_either_is_killed_the_other_ends_the_tree_at_once() {
+    let _turn = alongside();
+    let node = Node::start("run-twins");
+    let rounds = if scale().full { 3 } else { 1 };
+    for (round, fault) in
+        (0..rounds).flat_map(|round| [(round, Fault::RunKilled), (round, Fault::GuardianKilled)])
+    {
+        let contain = ["cgroup", "namespace", "subreaper"][round % 3];
+        let (name, resource) = (format!("twins-{fault:?}-{round}"), format!("twins/{fault:?}/{round}"));
+        let scratch = Scratch::new(&format!("run-{name}"));
+        let holder = ["run", &resource, "--ttl", "30m", "--contain", contain];
+        let mut run = Run::start(&node, &scratch, &name, &holder, &Family::DoubleFork.script());
+        for member in ["up.a", "up.b"] {
+            wait_for(&scratch.path().join(member));
+        }
+        let guardian = run.guardian();
+        let looks = successor_script([run.pid(), guardian], &name);
+        let next = ["run", &resource, "--ttl", "30m", "--contain", "subreaper"];
+        let mut successor = Run::start(&node, &scratch, &format!("next-{name}"), &next, &looks);
+        wait_for_waiter(&node, &resource);
+        let killed = Instant::now();
+        match fault {
+            Fault::RunKilled => run.signal(Signal::KILL),
+            _ => send(guardian, Signal::KILL),
+        }
+        let looked = scratch.path().join("looked");
+        wait_for(&looked);
+        eprintln!(
+            "{fault:?} in a {contain}: the successor had begun {:?} later, TTL 30 min",
+            killed.elapsed()
+        );
+        assert_eq!(fs::read_to_string(&looked).expect("it has looked"), "", "{name}: alive\n{}", run.log());
+        assert_eq!(successor.wait().code(), Some(0), "{name}");
+        run.wait();
+        let told = history(&node, &resource);
+        assert!(told.contains("died"), "{name}: the store was told that it died: {told}");
+    }
+}
+
 /// The child is killed and leaves a grandchild behind: the successor is granted at once, and only after that one was seen dead.
 #[test]
 fn a_killed_child_is_succeeded_at_once_and_only_after_the_rest_was_seen_dead() {
     let _turn = alone();
     let node = Node::start("run-death");
-    let rounds = if scale().full { 10 } else { 3 };
+    // With the guardian stopped, the rest of the tree is `run`'s alone to kill: nobody else would before the deadline.
+    let scenes = [
+        ("cgroup", false),
+        ("namespace", false),
+        ("subreaper", false),
+        ("cgroup", true),
+        ("subreaper", true),
+    ];
+    let rounds = scenes.len() * if scale().full { 4 } else { 1 };
     let mut slowest = Duration::ZERO;
     for round in 0..rounds {
-        let contain = ["cgroup", "namespace", "subreaper"][round % 3];
+        let (contain, stop_guardian) = scenes[round % scenes.len()];
         let scratch = Scratch::new("run-death");
         let name = format!("death-{round}");
         let resource = format!("death/{round}");
@@ -310,12 +360,19 @@ fn a_killed_child_is_succeeded_at_once_and_only_after_the_rest_was_seen_dead() {
             http.get(&format!("/v1/leases/{resource}")).expect(200)["token"].as_u64().expect("a token")
         };
         let before = token(&mut http);
+        if stop_guardian {
+            send(guardian, Signal::STOP);
+        }
         let killed = Instant::now();
         send(shell, Signal::KILL);
         until("the successor is granted", PATIENCE, || token(&mut http) > before);
         let granted = killed.elapsed();
-        eprintln!("{contain}: granted {granted:?} after the child was killed, TTL 30 s");
-        slowest = slowest.max(granted);
+        let guarded = if stop_guardian { ", the guardian stopped" } else { "" };
+        eprintln!("{contain}{guarded}: granted {granted:?} after the child was killed, TTL 30 s");
+        // Nobody says how the child ended then, which is waited for a moment.
+        if !stop_guardian {
+            slowest = slowest.max(granted);
+        }
         wait_for(&scratch.path().join("looked"));
         assert_eq!(
             fs::read_to_string(scratch.path().join("looked")).expect("it has looked"),
@@ -403,4 +460,82 @@ fn a_loss_stops_the_command_and_a_candidate_campaigns_again() {
     // Not an interrupt: what is started in the background of a shell ignores that, and so does all that it starts.
     elect.signal(Signal::TERM);
     assert_eq!(elect.wait().code(), Some(143), "what ends the command is passed on\n{}", elect.log());
+}
+
+/// Who leads is told, with what it published; that nobody leads is told as clearly; and a watch hears both.
+#[test]
+fn who_leads_is_told_and_that_nobody_does() {
+    let _turn = alongside();
+    let node = Node::start("run-leader");
+    let scratch = Scratch::new("run-leader");
+    let ask = |arguments: &[&str]| {
+        let Output { status, stdout, stderr } = run_tenure(&node.endpoint(), arguments);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (status.code(), text(&stdout), text(&stderr))
+    };
+    let shown = || -> (Option<i32>, serde_json::Value) {
+        let (code, said, talk) = ask(&["leader", "office", "--json"]);
+        (code, serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said} {talk}")))
+    };
+    let (code, _, talk) = ask(&["leader", "office"]);
+    assert_eq!(code, Some(7), "nobody has ever led: {talk}");
+    assert!(talk.contains("nobody leads office"), "{talk}");
+    assert_eq!(
+        shown(),
+        (
+            Some(7),
+            serde_json::json!({"election": "office", "leader": null, "value": null,
+        "value_base64": null, "candidates": 0, "delayed_ms": null})
+        )
+    );
+
+    let heard = scratch.path().join("heard");
+    let mut watch = Command::new(tenure_binary());
+    watch.args(["leader", "office", "--watch"]).env("TENURE_ENDPOINTS", node.endpoint()).stdin(Stdio::null());
+    let watch = watch.stdout(fs::File::create(&heard).expect("a file")).spawn().expect("it starts");
+    let _watch = Watching(watch);
+    let lines = || -> Vec<String> {
+        fs::read_to_string(&heard).unwrap_or_default().lines().map(str::to_owned).collect()
+    };
+    until("the watch has said that nobody leads", PATIENCE, || lines() == ["office\tno leader"]);
+
+    let arguments = ["elect", "office", "--holder", "first", "--value", "10.0.0.7:9000"];
+    let mut first = Run::start(&node, &scratch, "first", &arguments, &goes_on("a"));
+    wait_for(&scratch.path().join("up.a"));
+    let _second =
+        Run::start(&node, &scratch, "second", &["elect", "office", "--holder", "second"], &goes_on("b"));
+    wait_for_waiter(&node, "office");
+    let (code, leader) = shown();
+    assert_eq!(code, Some(0), "{leader}");
+    assert_eq!(
+        (&leader["leader"]["holder"], &leader["value"]),
+        (&"first".into(), &"10.0.0.7:9000".into()),
+        "{leader}"
+    );
+    assert_eq!(leader["candidates"], 1, "{leader}");
+
+    first.signal(Signal::TERM);
+    first.wait();
+    wait_for(&scratch.path().join("up.b"));
+    let (_, leader) = shown();
+    assert_eq!(
+        (&leader["leader"]["holder"], &leader["value"]),
+        (&"second".into(), &serde_json::Value::Null),
+        "{leader}"
+    );
+    until("the watch has said who leads now", PATIENCE, || {
+        lines().last().is_some_and(|line| line.contains("second"))
+    });
+    let lines = lines();
+    assert!(lines.iter().any(|line| line.contains("first") && line.ends_with("10.0.0.7:9000")), "{lines:?}");
+}
+
+/// A `tenure` that follows something. Killed when dropped.
+struct Watching(Child);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

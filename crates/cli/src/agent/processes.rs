@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tenure_client::proto::sessions_client::SessionsClient;
@@ -31,6 +31,8 @@ const TELL_ATTEMPT_WITHIN: Duration = Duration::from_secs(2);
 const SESSIONS_PER_PROCESS_MAX: usize = 100_000;
 /// The stack of a thread that waits for one process.
 const WATCH_STACK_BYTES: usize = 64 << 10;
+/// How long a look at a handle waits.
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Deaths told at once.
 const TOLD_AT_ONCE: usize = 64;
 
@@ -43,12 +45,13 @@ pub struct Processes {
 /// One process of this host.
 pub struct Process {
     pid: i32,
+    pidfd: Arc<OwnedFd>,
     inside: Mutex<Inside>,
 }
 
 struct Inside {
-    /// Until somebody waits for it.
-    pidfd: Option<OwnedFd>,
+    /// Somebody waits for its death.
+    watched: bool,
     /// Its sessions; gone once it is dead.
     sessions: Option<BTreeMap<SessionNumber, SessionId>>,
 }
@@ -69,8 +72,7 @@ impl Processes {
             return Some(process);
         }
         let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::NONBLOCK).ok()?;
-        let inside = Inside { pidfd: Some(pidfd), sessions: Some(BTreeMap::new()) };
-        let process = Arc::new(Process { pid, inside: Mutex::new(inside) });
+        let process = Arc::new(Process::new(pid, pidfd));
         known.insert(pid, Arc::downgrade(&process));
         Some(process)
     }
@@ -88,15 +90,15 @@ impl Processes {
             }
             None => false,
         };
-        let unwatched = inside.pidfd.take().filter(|_| alive);
+        let watched = std::mem::replace(&mut inside.watched, true);
         drop(inside);
         let (processes, process) = (self.clone(), process.clone());
         if !alive {
             // It died while its open was on the way.
             tokio::spawn(async move { processes.tell_of_death(vec![session]).await });
-        } else if let Some(pidfd) = unwatched {
+        } else if !watched {
             tokio::spawn(async move {
-                if died(pidfd).await {
+                if died(process.pidfd.clone()).await {
                     let sessions = lock(&process.inside).sessions.take().unwrap_or_default();
                     processes.tell_of_death(sessions.into_values().collect()).await;
                 }
@@ -129,8 +131,15 @@ impl Processes {
 }
 
 impl Process {
+    fn new(pid: i32, pidfd: OwnedFd) -> Process {
+        let inside = Inside { watched: false, sessions: Some(BTreeMap::new()) };
+        Process { pid, pidfd: Arc::new(pidfd), inside: Mutex::new(inside) }
+    }
+
+    /// Asked of the handle and not of what was noticed so far. A number is another's only after its process is dead, and the
+    /// handle says so from that moment on: so whoever connects under a number that is known is never taken for the dead one.
     fn is_alive(&self) -> bool {
-        lock(&self.inside).sessions.is_some()
+        poll(&mut [PollFd::new(&*self.pidfd, PollFlags::IN)], Some(&AT_ONCE)) == Ok(0)
     }
 }
 
@@ -144,11 +153,11 @@ impl std::fmt::Debug for Process {
 ///
 /// On a thread of its own that does nothing else, with hardly a stack: a host has few holders, and waiting this way needs no
 /// unsafe code.
-async fn died(pidfd: OwnedFd) -> bool {
+async fn died(pidfd: Arc<OwnedFd>) -> bool {
     let (tell, told) = oneshot::channel();
     let watching = std::thread::Builder::new().name("tenure-pidfd".to_owned()).stack_size(WATCH_STACK_BYTES);
     let started = watching.spawn(move || {
-        let mut watched = [PollFd::new(&pidfd, PollFlags::IN)];
+        let mut watched = [PollFd::new(&*pidfd, PollFlags::IN)];
         loop {
             match poll(&mut watched, None) {
                 Ok(_) => {
@@ -166,4 +175,23 @@ async fn died(pidfd: OwnedFd) -> bool {
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     // Every change under these locks is complete in itself.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_process_is_known_by_its_handle_before_anybody_has_noticed() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep is everywhere");
+        let pid = Pid::from_child(&child);
+        let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK).expect("a child can be watched");
+        let process = Process::new(pid.as_raw_nonzero().get(), pidfd);
+        assert!(process.is_alive());
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+        // From now on its number may be another's.
+        assert!(!process.is_alive());
+        assert!(lock(&process.inside).sessions.is_some(), "nobody has noticed");
+    }
 }

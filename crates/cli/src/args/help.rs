@@ -18,6 +18,7 @@ Examples:
   tenure explain settlement/cron             who holds it, what is left, who waits and why
   tenure kv put cursor 17 --resource settlement/cron --token 7
                                              write only under the newest token
+  tenure leader payments/leader              who leads, or that nobody does
   tenure watch settlement/ --json | jq .     follow grants and ends as they happen
 
 Output:
@@ -34,7 +35,7 @@ Exit codes:
 /// The groups in which commands are listed, in order.
 pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Hold", &["run", "elect", "acquire", "release", "transfer", "revoke", "session"]),
-    ("Look", &["get", "ls", "watch", "history", "explain", "top"]),
+    ("Look", &["get", "leader", "ls", "watch", "history", "explain", "top"]),
     ("Store", &["kv", "fence"]),
     ("Operate", &["serve", "cluster", "agent", "tune", "bench"]),
     ("Learn", &["demo"]),

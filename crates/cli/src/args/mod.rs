@@ -100,6 +100,8 @@ pub enum StoreCommand {
     Session(commands::session::Args),
     /// Show one resource: who holds it, under which token, what is left
     Get(commands::get::Args),
+    /// Show who leads an election, or that nobody does
+    Leader(commands::leader::Args),
     /// List the resources that are held
     Ls(commands::ls::Args),
     /// Follow what changes, as it changes

@@ -20,6 +20,8 @@ Examples:
                                                      be ready before the turn comes
   tenure elect payments/leader --priority 10 -- ./serve
                                                      go before standbys with a lower one
+  tenure elect payments/leader --value 10.0.0.7:9000 -- ./serve
+                                                     say where the leader is: `tenure leader payments/leader`
 
 Candidates stand in line at the store, so there is no herd and no polling: the step that ends one term begins the next. \
 The warm-up runs while a candidate stands in line; it holds nothing and leads nothing. A candidate whose warm-up fails leaves the \
@@ -49,6 +51,9 @@ pub struct Args {
     /// Run by `sh -c` while standing in line; leading begins when it has ended with code 0
     #[arg(long, value_name = "COMMAND")]
     pub warm_up: Option<String>,
+    /// What to publish while leading, such as where the leader can be reached: shown by `tenure leader`, gone with the term
+    #[arg(long, value_name = "TEXT")]
+    pub value: Option<String>,
     /// Stand in line again, too, when the command has ended by itself
     #[arg(long)]
     pub again: bool,
@@ -61,6 +66,7 @@ pub struct Args {
 pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, Failure> {
     let mut plan = args.holding.plan(args.name, args.command);
     plan.warm_up = args.warm_up;
+    plan.value = args.value;
     plan.persistent = true;
     let again = args.again;
     runtime()?.block_on(async {

@@ -13,6 +13,7 @@ pub mod fence;
 pub mod get;
 pub mod history;
 pub mod kv;
+pub mod leader;
 pub mod ls;
 pub mod man;
 pub mod release;
@@ -48,6 +49,7 @@ pub fn run(command: StoreCommand, globals: &Globals, output: &Output) -> Result<
             StoreCommand::Revoke(args) => revoke::run(args, &context).await,
             StoreCommand::Session(args) => session::run(args, &context).await,
             StoreCommand::Get(args) => get::run(args, &context).await,
+            StoreCommand::Leader(args) => leader::run(args, &context).await,
             StoreCommand::Ls(args) => ls::run(args, &context).await,
             StoreCommand::Watch(args) => watch::run(args, &context).await,
             StoreCommand::History(args) => history::run(args, &context).await,

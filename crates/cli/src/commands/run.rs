@@ -126,6 +126,7 @@ impl Holding {
             kill_before: self.kill_before.map(Length::get),
             hand_over: self.hand_over.map(Length::get),
             warm_up: None,
+            value: None,
             persistent: false,
         }
     }

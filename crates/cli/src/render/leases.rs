@@ -95,7 +95,8 @@ pub fn lease(lease: &Lease, form: Form) -> String {
     columns(&lines, form)
 }
 
-fn holder_line(holder: &Holder) -> String {
+/// Who holds, under what, and whether it is to end.
+pub(super) fn holder_line(holder: &Holder) -> String {
     let mut line = format!(
         "{} (session {}, token {}, {}",
         holder.holder,
@@ -150,7 +151,7 @@ fn coverage(lease: &Lease) -> String {
 }
 
 /// Names and values, the values under each other for eyes.
-fn columns(lines: &[(&str, String)], form: Form) -> String {
+pub(super) fn columns(lines: &[(&str, String)], form: Form) -> String {
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let line = |(name, value): &(&str, String)| match form {
         Form::Plain => format!("{name}\t{value}\n"),

@@ -3,6 +3,7 @@
 pub mod bench;
 pub mod events;
 pub mod explain;
+pub mod leader;
 pub mod leases;
 mod paint;
 pub mod table;

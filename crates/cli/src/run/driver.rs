@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitOptions, getpgrp, getpid, set_child_subreaper, waitpid};
 use tenure_client::{
-    AcquireError, Backoff, CallError, Client, Code, Endpoints, Lease, LeaseState, OpenError, Permit, Session,
+    AcquireError, Backoff, CallError, Client, Code, Endpoints, Leader, Lease, LeaseState, OpenError, Permit,
+    Session,
 };
 use tenure_clock::{MachineMoment, SystemClock};
 use tenure_core::{HolderName, Mode, Policies, ResourceName, TimingNumbers};
@@ -66,6 +67,8 @@ pub struct Plan {
     pub hand_over: Option<Duration>,
     /// What is run while standing in line, by a shell.
     pub warm_up: Option<String>,
+    /// What is published while it is held, for `tenure leader` and observers.
+    pub value: Option<String>,
     /// Go on for as long as it takes when the store cannot be reached or the line was lost.
     pub persistent: bool,
 }
@@ -463,7 +466,13 @@ async fn try_acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<
     let mut changes = lease.changes();
     loop {
         match lease.permit() {
-            Ok(permit) => return Ok(Held { session, lease, permit }),
+            Ok(permit) => {
+                if let Some(value) = &plan.value {
+                    let registers = session.registers().guarded(&permit).ephemeral();
+                    registers.put(Leader::value_key(&plan.resource), value).await.map_err(Failure::Call)?;
+                }
+                return Ok(Held { session, lease, permit });
+            }
             // In doubt, as after a pause: the next renewal tells.
             Err(_) if !matches!(lease.status().state, LeaseState::Ended(_)) => {
                 if changes.next().await.is_none() {

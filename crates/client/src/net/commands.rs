@@ -19,7 +19,7 @@ use tonic::Streaming;
 use super::{connect, failure, frames, unanswered};
 use crate::dial::Dialer;
 use crate::endpoints::{Endpoint, Endpoints};
-use crate::error::{CallError, passes};
+use crate::error::{CallError, in_doubt, passes};
 use crate::execution::{Execution, Work};
 use crate::retry::Backoff;
 use crate::store::{Ear, News, Then};
@@ -50,24 +50,7 @@ impl Commands {
         // Unbounded, because every entry is one caller's that waits for it, and callers are bounded by the
         // application.
         let (sender, inbox) = mpsc::unbounded_channel();
-        let driver = Driver {
-            endpoints: endpoints.as_slice().to_vec(),
-            dialer,
-            at: 0,
-            inbox,
-            inbox_ended: false,
-            sessions: BTreeMap::new(),
-            unanswered: BTreeMap::new(),
-            to_send: VecDeque::new(),
-            next_frame: 1,
-            window: 0,
-            owed: 0,
-            refusals: 0,
-            resting: Vec::new(),
-            backoff: Backoff::new(BACKOFF_FIRST, BACKOFF_MAX),
-            connected_before: false,
-        };
-        execution.spawn(Work::Calls, driver.run());
+        execution.spawn(Work::Calls, Driver::new(endpoints, dialer, inbox).run());
         Commands(sender)
     }
 
@@ -138,12 +121,8 @@ struct Pending {
 }
 
 impl Pending {
-    /// That the session has ended says nothing about a command that was sent before it did.
-    fn judge(&self, mut error: ApiError) -> CallError {
-        if self.doubtful && error.code == Code::UnknownSession {
-            error.effect = Effect::Unknown;
-        }
-        CallError::Refused(error)
+    fn judge(&self, error: ApiError) -> CallError {
+        CallError::Refused(if self.doubtful { in_doubt(error) } else { error })
     }
 }
 
@@ -156,6 +135,26 @@ enum Left {
 }
 
 impl Driver {
+    fn new(endpoints: Endpoints, dialer: Dialer, inbox: mpsc::UnboundedReceiver<ToStream>) -> Driver {
+        Driver {
+            endpoints: endpoints.as_slice().to_vec(),
+            dialer,
+            at: 0,
+            inbox,
+            inbox_ended: false,
+            sessions: BTreeMap::new(),
+            unanswered: BTreeMap::new(),
+            to_send: VecDeque::new(),
+            next_frame: 1,
+            window: 0,
+            owed: 0,
+            refusals: 0,
+            resting: Vec::new(),
+            backoff: Backoff::new(BACKOFF_FIRST, BACKOFF_MAX),
+            connected_before: false,
+        }
+    }
+
     async fn run(mut self) {
         loop {
             while self.unanswered.is_empty() && self.sessions.is_empty() {
@@ -477,3 +476,6 @@ async fn over(rest: &mut Option<std::pin::Pin<Box<tokio::time::Sleep>>>) {
 fn unknown_session() -> CallError {
     CallError::Refused(tenure_core::Refusal::UnknownSession.into())
 }
+
+#[cfg(test)]
+mod tests;

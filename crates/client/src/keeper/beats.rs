@@ -1,0 +1,214 @@
+//! What the heart asks of a session: is there something to send, and what came of what was sent. Every answer goes through
+//! the mind before anybody is told of it.
+
+use std::sync::Arc;
+
+use tenure_core::{Command, Moment, RenewalAnswer, SessionId, Taken, Token};
+use tenure_wire::Effect;
+
+use super::{Closing, Inside, Keeper, SessionStatus};
+use crate::error::{CallError, passes};
+use crate::retry::roll;
+use crate::store::{OpenSession, Opened, Route};
+
+/// What the heart must do for a session now.
+pub(crate) struct Beat {
+    pub send: Option<Transmit>,
+    /// When to look again; `None` once there is nothing left to do.
+    pub wake: Option<Moment>,
+}
+
+/// One transmission to make.
+pub(crate) enum Transmit {
+    Open(OpenSession, Route),
+    Renew(SessionId, u64, Route),
+}
+
+impl Keeper {
+    /// The heart has come by: is there something to send, and when should it come again?
+    pub fn beat(self: &Arc<Self>) -> Beat {
+        let now = self.now();
+        let mut inside = self.lock();
+        if inside.mind.session_ended() {
+            return Beat { send: None, wake: None };
+        }
+        if inside.id.is_none() && inside.opening_failed(self, now) {
+            return Beat { send: None, wake: None };
+        }
+        let paused = inside.mind.woke(now);
+        if matches!(inside.closing, Closing::Sent) {
+            // It is not kept alive any more, so if the close is lost it ends by itself; past the deadline nobody
+            // here need wait for that.
+            if inside.mind.give_up(now) {
+                let gone = inside.ended(self, now);
+                drop(inside);
+                self.farewell(gone);
+                return Beat { send: None, wake: None };
+            }
+            let left = inside.mind.remaining(now);
+            return Beat { send: None, wake: Some(now.plus(left.min(self.options.timing.detect()))) };
+        }
+        let send = inside.mind.send_due(now).then(|| {
+            let number = inside.mind.transmit(now, roll());
+            let route = if inside.unanswered > 0 { Route::Another } else { Route::Usual };
+            inside.unanswered += 1;
+            match inside.id {
+                Some(id) => Transmit::Renew(id, number, route),
+                None => Transmit::Open(
+                    OpenSession {
+                        holder: self.options.holder.clone(),
+                        ttl: self.options.timing.ttl(),
+                        nonce: self.nonce,
+                        number,
+                        with_process: self.options.with_process,
+                    },
+                    route,
+                ),
+            }
+        });
+        inside.publish(self, now);
+        let mut wake = inside.mind.next_wake(now);
+        if let Some(stop) = inside.next_stop(self, now)
+            && wake.is_none_or(|wake| stop.longest_since(now) < wake.longest_since(now))
+        {
+            wake = wake.map(|_| stop);
+        }
+        let report = paused.zip(inside.id).filter(|_| !inside.leases.is_empty());
+        drop(inside);
+        if let Some((length, session)) = report {
+            // For the history that people read. Nothing depends on it.
+            self.shared.store.submit(Command::Paused { session, length }, Box::new(drop));
+        }
+        Beat { send, wake }
+    }
+
+    /// What came of one transmission of the open.
+    pub fn opened(self: &Arc<Self>, number: u64, answer: Result<Opened, CallError>) {
+        let now = self.now();
+        let mut inside = self.lock();
+        let listen = match answer {
+            Ok(Opened { session, ttl, number }) => {
+                inside.unanswered = 0;
+                inside.mind.opened(number, ttl, now);
+                let first = inside.id.is_none().then_some(session);
+                inside.id.get_or_insert(session);
+                first
+            }
+            Err(error) => {
+                inside.mind.failed(number, now);
+                let final_no = matches!(&error, CallError::Refused(no) if !passes(no));
+                if inside.id.is_none() && final_no {
+                    inside.mind.end_session(None, now);
+                    self.status.send_replace(SessionStatus::Failed(error));
+                } else {
+                    inside.last_failure = Some(error);
+                }
+                None
+            }
+        };
+        drop(inside);
+        let Some(session) = listen else { return };
+        // Weak: a store that outlives its sessions must not keep them.
+        let keeper = Arc::downgrade(self);
+        let ear = Arc::new(move |news| {
+            if let Some(keeper) = keeper.upgrade() {
+                keeper.heard(news);
+            }
+        });
+        self.shared.store.listen(session, ear);
+        self.status.send_if_modified(|status| {
+            let opening = matches!(status, SessionStatus::Opening);
+            if opening {
+                *status = SessionStatus::Open;
+            }
+            opening
+        });
+        // Whoever wanted it may be gone.
+        self.close_if_wanted();
+    }
+
+    /// What came of one transmission of a renewal; `None` if nothing is known.
+    pub fn renewed(self: &Arc<Self>, number: u64, answer: Option<RenewalAnswer>) {
+        let now = self.now();
+        let mut inside = self.lock();
+        let Some(answer) = answer else {
+            inside.mind.failed(number, now);
+            inside.publish(self, now);
+            return;
+        };
+        inside.unanswered = 0;
+        let (revision, has_news) = match &answer {
+            RenewalAnswer::Renewed { last_lease_revision, news, .. } => {
+                (*last_lease_revision, news.is_some())
+            }
+            RenewalAnswer::UnknownSession => (inside.known, false),
+        };
+        let taken = inside.mind.renewed(&answer, now);
+        // Notices and ends are in the answer itself. What can be missing is the turn of an acquire that stands in
+        // line: its number is simply asked again.
+        let repeat = if revision == inside.known { Vec::new() } else { inside.repeated_acquires() };
+        inside.known = revision;
+        inside.publish(self, now);
+        let id = inside.id;
+        if taken == Taken::SessionEnded {
+            let gone = inside.ended(self, now);
+            drop(inside);
+            return self.farewell(gone);
+        }
+        drop(inside);
+        self.submit_acquires(repeat);
+        let Some(session) = id else { return };
+        match taken {
+            Taken::All if has_news => {
+                let seen = self.lock().mind.seen();
+                self.shared.store.submit(Command::Seen { session, revision: seen }, Box::new(drop));
+            }
+            Taken::AskForLeases => self.ask_for_leases(session),
+            Taken::All | Taken::SessionEnded => {}
+        }
+    }
+
+    pub(super) fn ask_for_leases(self: &Arc<Self>, session: SessionId) {
+        let keeper = self.clone();
+        let asked = self.now();
+        let then = Box::new(move |held: Result<Vec<Token>, CallError>| {
+            // If this fails, the next renewal will say again that its list is incomplete.
+            let Ok(held) = held else { return };
+            let now = keeper.now();
+            let mut inside = keeper.lock();
+            inside.mind.listed(&held, asked, now);
+            inside.publish(&keeper, now);
+            let revision = inside.mind.seen();
+            drop(inside);
+            keeper.shared.store.submit(Command::Seen { session, revision }, Box::new(drop));
+        });
+        self.shared.store.held(session, then);
+    }
+}
+
+impl Inside {
+    /// When the next lease comes to its soft deadline, or to the end of its notice.
+    fn next_stop(&self, keeper: &Keeper, now: Moment) -> Option<Moment> {
+        let margin = keeper.options.stop_before;
+        let tokens = self.leases.keys().map(|token| self.mind.lease_remaining(*token, now));
+        let ahead =
+            tokens.flat_map(|left| [left, left.saturating_sub(margin)]).filter(|left| !left.is_zero());
+        ahead.min().map(|left| now.plus(left))
+    }
+
+    /// Whether it has taken too long to open the session.
+    fn opening_failed(&mut self, keeper: &Keeper, now: Moment) -> bool {
+        let since = *self.opening_since.get_or_insert(now);
+        let late = now.longest_since(since) >= keeper.options.open_within;
+        // Whatever was sent and not answered may have opened it. Nobody renews it, so it ends by itself.
+        if late {
+            let error = self
+                .last_failure
+                .take()
+                .unwrap_or_else(|| CallError::Unanswered { tried: Vec::new(), effect: Effect::Unknown });
+            self.mind.end_session(None, now);
+            keeper.status.send_replace(SessionStatus::Failed(error));
+        }
+        late
+    }
+}
