@@ -20,7 +20,11 @@ const FENCES: &str =
     "tenure-fence/postgres,tenure-fence/mysql,tenure-fence/sqlite,tenure-fence/redis,tenure-fence/stand-in";
 
 fn fences(full: bool) -> String {
-    if full { format!("{FENCES},tenure-fence/dynamodb,tenure-examples/s3") } else { FENCES.into() }
+    if full {
+        format!("{FENCES},tenure-fence/dynamodb,tenure-examples/s3,tenure-examples/sqlx")
+    } else {
+        FENCES.into()
+    }
 }
 
 /// Runs all steps, or those named.

@@ -67,6 +67,7 @@ pub fn granted(grant: &proto::Grant) -> json::Granted {
         remaining_ms: grant.remaining_ms,
         ttl_ms: grant.ttl_ms,
         waited_ms: grant.waited_ms,
+        fences: grant.fences.clone(),
     }
 }
 

@@ -282,6 +282,12 @@ impl Lease {
         self.keeper().shared.store.submit(command, then);
     }
 
+    /// The fences that have not answered the barrier, of all that the resource has: a lease whose acquire named fences gives
+    /// no permit before. One that is no more is taken out of the set by an administrator: `tenure fence forget`.
+    pub fn unarmed(&self) -> Vec<tenure_core::FenceName> {
+        self.keeper().with_mind(|mind, _| mind.unarmed(self.token).cloned().collect())
+    }
+
     /// A fence has seen a newer token: the resource is another's, and this lease ends.
     pub fn barrier_refused(&self, seen: Token) {
         self.keeper().with_mind(|mind, _| mind.barrier_refused(self.token, seen));

@@ -64,6 +64,26 @@ async fn a_lease_gives_no_permit_before_its_fences_know_and_the_store_shows_it()
     assert_eq!(armed(&shown(&bench, FENCE).0), Some(token.get()));
 }
 
+/// The fear: a new release names one fence and knows nothing of the storage that the old one still writes to.
+#[tokio::test(start_paused = true)]
+async fn a_lease_waits_for_fences_that_others_brought() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bench = Bench::new();
+    let process = bench.process();
+    let files = Files::with_clock(folder.path(), process.clock()).expect("files");
+    let old = hold(&process, &["s3:archive"]).await;
+    old.release().await.expect("released");
+
+    let lease = hold(&process, &[FENCE]).await;
+    lease.take_over(&[(FENCE, &files)]).await.expect("armed");
+    let refused = lease.permit().expect_err("the archive has not answered");
+    assert_eq!(refused, PermitError::Refused(NoPermit::NotArmed { missing: 1 }));
+    let archive: FenceName = "s3:archive".parse().expect("a name");
+    assert_eq!(lease.unarmed(), [archive.clone()]);
+    lease.armed(&archive);
+    let _armed = lease.permit().expect("every fence of the resource knows");
+}
+
 /// A fence that answers nothing, then with an error, and at last does it.
 struct Slow {
     asked: Arc<AtomicU32>,

@@ -7,7 +7,7 @@ use core::time::Duration;
 
 use crate::command::{KindSetting, Mode};
 use crate::event::EndReason;
-use crate::names::{HolderName, RegisterKey, ResourceName, Scope};
+use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
 use crate::numbers::{Generation, Revision, SessionId, SessionNumber, Slot, Token};
 
 /// What applying one command answered.
@@ -36,6 +36,8 @@ pub struct Grant {
     pub ttl: Duration,
     /// How long the acquire stood in line.
     pub waited: Duration,
+    /// The fence set of the resource, whoever brought its fences: where the token is to be installed first.
+    pub fences: Vec<FenceName>,
 }
 
 /// What a command did.

@@ -3,6 +3,10 @@
 
 use core::time::Duration;
 
+/// How often, in cluster time, watchers are told what one fence refused or that one session had been paused. Whoever reports
+/// more often is counted and not told of, or a zombie in a loop would push everything else out of the watchers' backlog.
+pub(crate) const TOLD_EVERY: Duration = Duration::from_secs(1);
+
 /// The limits that the machine enforces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {

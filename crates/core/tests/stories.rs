@@ -73,6 +73,7 @@ stories! {
     fences_of_those_in_line_count
     forgotten_number_is_refused
     free_resources_are_forgotten_beyond_a_limit
+    grants_name_the_whole_fence_set
     guard_is_fixed_by_the_first_guarded_write
     guarded_write_needs_a_live_exclusive_token
     head_of_line_waits_for_all_and_is_not_overtaken
@@ -103,6 +104,7 @@ stories! {
     proof_of_death_skips_the_delay_of_armed_fences
     reentrance_is_counted_only_if_asked_for
     refusals_are_remembered_too
+    refusals_are_told_once_a_second
     release_serves_the_line_in_order
     renewal_answer_tells_what_its_own_entry_did
     renewal_in_the_same_entry_beats_expiry

@@ -163,6 +163,13 @@ fn people_see_which_fence_is_armed_and_what_it_has_prevented() {
     assert_eq!((&listed["fence"], &listed["refused"]), (&json!("postgres:ledger"), &json!(14)));
     assert_eq!(listed["armed"], json!([{"slot": null, "token": 1, "current": true}]));
 
+    // The set belongs to the resource: the next holder is told of all of it, until an operator takes one out.
+    let release = format!("/v1/leases/{RESOURCE}:release");
+    http.post(&release, &json!({"session": granted["session"]})).expect(200);
+    let body = json!({"holder": "b", "ttl_ms": 60_000});
+    let next = http.post(&acquire, &body).expect(200);
+    assert_eq!(next["fences"], json!(["postgres:ledger", "s3:reports"]));
+
     let metrics = http.get("/metrics");
     let metrics = text(&metrics.body);
     for line in [
@@ -173,6 +180,10 @@ fn people_see_which_fence_is_armed_and_what_it_has_prevented() {
     ] {
         assert!(metrics.contains(line), "{line} is not in\n{metrics}");
     }
+    tenure(&["fence", "forget", RESOURCE, "s3:reports"]);
+    assert!(!tenure(&["fence", "ls"]).contains("s3:reports"));
+    let again = run_tenure(&node.endpoint(), &["fence", "forget", RESOURCE, "s3:reports"]);
+    ended(&again, 7);
 }
 
 /// A follower signs, and is lost for good: what it signed can still be checked, and its secret is nowhere.
@@ -182,6 +193,15 @@ fn a_sequencer_outlives_the_node_that_signed_it() {
     let mut cluster = Cluster::start("sequencers", 3);
     let leader = cluster.leader();
     let signer = cluster.others(leader)[0];
+    // One page, asked for once and before anything is signed, has the keys of all nodes.
+    let ahead = cluster.node(leader).http().get("/.well-known/jwks.json").expect(200);
+    let kids = |page: &Value| -> Vec<String> {
+        let keys = page["keys"].as_array().expect("keys").iter();
+        keys.map(|key| key["kid"].as_str().expect("a name").to_owned()).collect()
+    };
+    for number in 1..=3 {
+        assert!(kids(&ahead).iter().any(|kid| kid.starts_with(&format!("node-{number}-"))), "{ahead}");
+    }
     let mut http = cluster.node(signer).http();
     let acquire = "/v1/leases/ledger/writer:acquire?sequencer=true";
     let granted = http.post(acquire, &json!({"holder": "a", "ttl_ms": 60_000})).expect(200);
@@ -219,8 +239,7 @@ fn a_sequencer_outlives_the_node_that_signed_it() {
         assert_eq!(checked, json!({"verdict": "valid", "presented": 1, "seen": 1}));
         // The check was answered by a node that had caught up, so the page shows the key too.
         let keys = http.get("/.well-known/jwks.json").expect(200);
-        let kid = keys["keys"][0]["kid"].as_str().expect("a key");
-        assert!(kid.starts_with(&format!("node-{signer}-")), "{kid}");
+        assert_eq!(kids(&keys), kids(&ahead));
     }
 }
 

@@ -436,6 +436,14 @@ mod tests {
         assert!(matches!(keys.verify(&old), Err(SequencerError::UnknownKey { .. })));
     }
 
+    /// Under such a key one signature fits every text.
+    #[test]
+    fn a_weak_key_is_refused() {
+        let mut identity = [0; 32];
+        identity[0] = 1;
+        assert_eq!(Keys::new("c-1").add("node-1", &identity), Err(SequencerError::Malformed("a weak key")));
+    }
+
     /// The example of RFC 8037, appendix A: our reading of the standard is everybody's.
     #[test]
     fn the_published_example_checks_out() {

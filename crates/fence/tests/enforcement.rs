@@ -467,6 +467,42 @@ async fn the_application_can_neither_lower_a_mark_nor_break_the_glass() {
     }
 }
 
+/// Two scopes on one table would let two holders write to it side by side.
+#[tokio::test]
+async fn a_table_belongs_to_one_scope() {
+    let Some(ledger) = Ledger::start("scopes").await else { return };
+    let other = Install { scope: "ledger/other".parse().expect("a scope"), ..ledger.plan() };
+    let refused = enforce::install(&ledger.admin, &other).await.expect_err("it has one");
+    assert!(format!("{refused:?}").contains("already guarded by ledger/writer"), "{refused:?}");
+    let client = ledger.application().await;
+    assert_eq!(attempt(&client, Some(7), "DELETE FROM ledger.entries").await, Ok(()), "and keeps it");
+}
+
+/// Whoever breaks the glass is alone: holders that are inside end first, and nobody comes in meanwhile.
+#[tokio::test]
+async fn nobody_is_inside_while_the_glass_is_broken() {
+    let Some(ledger) = Ledger::start("alone").await else { return };
+    let (holder, admin) = (ledger.application().await, &ledger.admin);
+    let enter = format!("BEGIN; SELECT tenure_fence.enter('{SCOPE}', 7)");
+    let glass = format!("BEGIN; SELECT tenure_fence.break_glass('{SCOPE}', 'ticket 20')");
+    let wait_briefly = "SET lock_timeout = '100ms'";
+    admin.batch_execute(wait_briefly).await.expect("set");
+    holder.batch_execute(wait_briefly).await.expect("set");
+    let waited =
+        |refused: tokio_postgres::Error| assert_eq!(refused.code().map(|code| code.code()), Some("55P03"));
+
+    holder.batch_execute(&enter).await.expect("inside");
+    waited(admin.batch_execute(&glass).await.expect_err("the holder is inside"));
+    admin.batch_execute("ROLLBACK").await.expect("rollback");
+    holder.batch_execute("COMMIT").await.expect("commit");
+
+    admin.batch_execute(&glass).await.expect("nobody is inside");
+    waited(holder.batch_execute(&enter).await.expect_err("the glass is broken"));
+    holder.batch_execute("ROLLBACK").await.expect("rollback");
+    admin.batch_execute("COMMIT").await.expect("commit");
+    holder.batch_execute(&enter).await.expect("it is mended");
+}
+
 #[tokio::test]
 async fn breaking_the_glass_is_audited_and_ends_with_its_transaction() {
     let Some(ledger) = Ledger::start("glass").await else { return };

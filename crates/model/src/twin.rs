@@ -94,7 +94,7 @@ impl Twin {
             holder.opened(number, span(ttls[who as usize]), moment(BASE.into()));
         }
         if let Some(first) = first {
-            holders[first as usize].granted(&grant(session(numbers, first), 1), [], moment(BASE.into()));
+            holders[first as usize].granted(&grant(session(numbers, first), 1), &[], moment(BASE.into()));
         }
         let mut offices = [CoreOffice::new(limits.clone()), CoreOffice::new(limits)];
         offices[0].take(machine_time(&machine), moment(BASE.into()));
@@ -264,7 +264,7 @@ impl Twin {
                 holder.renewed(&RenewalAnswer::UnknownSession, now);
             }
             Reply::Granted { token, .. } => {
-                holder.granted(&grant(session(self.numbers, model.who), token), [], now)
+                holder.granted(&grant(session(self.numbers, model.who), token), &[], now)
             }
             Reply::Released { token: it, .. } => holder.gave_back(token(it), EndReason::Released),
             Reply::Noticed { token: it, .. } => holder.noticed(token(it), EndReason::Revoked),
@@ -486,6 +486,7 @@ fn grant(session: SessionId, number: u8) -> Grant {
         remaining: Duration::ZERO,
         ttl: span(TTL),
         waited: Duration::ZERO,
+        fences: vec![],
     }
 }
 

@@ -50,6 +50,10 @@ pub(crate) enum Request {
     StepDown(proto::StepDownRequest),
     Add(proto::NodeAddRequest),
     Remove(proto::NodeRemoveRequest),
+    /// Publish the key that you sign with; if it is the one named, another one.
+    ShowKey {
+        instead_of: String,
+    },
 }
 
 /// What travels: a tag, then a message of the public interface.
@@ -58,6 +62,7 @@ mod tag {
     pub const STEP_DOWN: u8 = 2;
     pub const ADD: u8 = 3;
     pub const REMOVE: u8 = 4;
+    pub const SHOW_KEY: u8 = 5;
 
     pub const DONE: u8 = 0;
     pub const REFUSED: u8 = 1;
@@ -71,6 +76,7 @@ impl Request {
             Request::StepDown(request) => tagged(tag::STEP_DOWN, request.encode_to_vec()),
             Request::Add(request) => tagged(tag::ADD, request.encode_to_vec()),
             Request::Remove(request) => tagged(tag::REMOVE, request.encode_to_vec()),
+            Request::ShowKey { instead_of } => tagged(tag::SHOW_KEY, instead_of.encode_to_vec()),
         }
     }
 
@@ -82,6 +88,7 @@ impl Request {
             tag::STEP_DOWN => proto::StepDownRequest::decode(message).map(Request::StepDown),
             tag::ADD => proto::NodeAddRequest::decode(message).map(Request::Add),
             tag::REMOVE => proto::NodeRemoveRequest::decode(message).map(Request::Remove),
+            tag::SHOW_KEY => String::decode(message).map(|instead_of| Request::ShowKey { instead_of }),
             _ => return Err(unreadable()),
         };
         read.map_err(|_| unreadable())
@@ -141,6 +148,7 @@ impl Node {
             Ok(Request::Remove(request)) => {
                 self.remove_here(request.node).await.map(|()| proto::NodeRemoveResponse {}.encode_to_vec())
             }
+            Ok(Request::ShowKey { instead_of }) => self.show_key(&instead_of).await.map(|()| Vec::new()),
             Err(error) => Err(error),
         };
         match done {
@@ -250,6 +258,15 @@ impl Node {
         nodes.push(self.whois());
         nodes.sort_by_key(|node| node.node);
         nodes
+    }
+
+    /// Has another node publish the key that it signs with, if it answers; whoever does not is asked again another time.
+    pub(crate) async fn ask_for_key(&self, node: NodeId, instead_of: &str) {
+        let request = Request::ShowKey { instead_of: instead_of.to_owned() };
+        let reply = self.forwarder().administer(node, request.encode(), WHOIS_WITHIN).await;
+        if let Err(error) = reply.map_err(failed).and_then(|reply| answer_in::<()>(&reply)) {
+            tracing::debug!(node, %error, "a node has not published its key for sequencers");
+        }
     }
 
     /// Who answers right now, this node among them.

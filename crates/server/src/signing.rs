@@ -1,26 +1,33 @@
 //! Sequencers: this node's key, and what it signs with it.
 //!
-//! A node draws its Ed25519 key when it is first asked for a sequencer and keeps it in its data directory, in a
-//! file that only its own user may read. The private half goes nowhere else: the log, snapshots and backups hold
+//! A node draws its Ed25519 key when it is first asked for a sequencer, or anybody for the keys, and keeps it in its data
+//! directory, in a file that only its own user may read. The private half goes nowhere else: the log, snapshots and backups hold
 //! public halves, each under a name that contains a piece of itself, so a key is never mistaken for another. Because the
 //! public halves are in the log, every node serves all of them, and what a lost node has signed can be checked for as
 //! long as its key is not withdrawn. This file never decides whether a lease lives; it states what the machine says.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::{join, join_all};
 use tenure_core::{Command, Grant, Machine, Mode, Scope, SessionId, Token};
 use tenure_fence::sequencer::{ClaimedMode, Claims, Keys, Signing};
 use tenure_replica::{Disk, Entropy, Execution, NodeId};
 use tenure_wire::{ApiError, Code, words};
 use tokio::sync::Mutex;
 
+use crate::calls::failed;
 use crate::front::Api;
+use crate::node::Node;
 
 /// The file of the key, and where a new one is made ready.
 const FILE: &str = "sequencer.key";
 const DRAFT: &str = "sequencer.key.tmp";
 const SEED_BYTES: usize = 32;
+/// How long whoever asks for the keys waits for those that are not published yet.
+const KEYS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The keeper of this node's key.
 pub(crate) struct Signer {
@@ -147,7 +154,7 @@ impl Api {
             generation: grant.generation,
         };
         let key = self.node.signer().key().await?;
-        self.publish(&key).await?;
+        self.node.publish(&key).await?;
         Ok(key.sign(&claims))
     }
 
@@ -168,8 +175,10 @@ impl Api {
         .await
     }
 
-    /// The public keys of all nodes, as a JWKS. It may be stale: whoever misses a key asks again.
-    pub fn jwks(&self) -> String {
+    /// The public keys of all nodes, as a JWKS. It may be stale: whoever misses a key asks again. Members without a key
+    /// are made to draw one first, so that a fence can fetch the keys before anything is signed with them.
+    pub async fn jwks(&self) -> String {
+        self.node.gather_keys().await;
         self.node.glance(|machine| keys(machine).to_jwks())
     }
 
@@ -177,9 +186,9 @@ impl Api {
     pub async fn rotate_key(&self) -> Result<String, ApiError> {
         let signer = self.node.signer();
         let last = signer.key().await?;
-        self.publish(&last).await?;
+        self.node.publish(&last).await?;
         let new = signer.replace().await?;
-        self.publish(&new).await?;
+        self.node.publish(&new).await?;
         let older: Vec<Arc<str>> = self.node.glance(|machine| {
             let ours = machine.signing_keys().filter(|(_, node, _)| *node == signer.node);
             ours.map(|(kid, ..)| kid.clone())
@@ -192,9 +201,49 @@ impl Api {
         Ok(new.kid().to_owned())
     }
 
-    /// Takes a public key out of the set: nothing that it signed can be checked any more.
+    /// Takes a public key out of the set: nothing that it signed can be checked any more. If its node still signs with it,
+    /// that node draws another one first, or it would publish this one again.
     pub async fn withdraw_key(&self, kid: Arc<str>) -> Result<(), ApiError> {
+        let of =
+            |machine: &Machine| machine.signing_keys().find(|(known, ..)| **known == kid).map(|key| key.1);
+        match self.node.glance(of) {
+            Some(node) if node == self.node.signer().node => self.node.show_key(&kid).await?,
+            // It may be lost for good, which is a reason to withdraw its key.
+            Some(node) => self.node.ask_for_key(node, &kid).await,
+            None => {}
+        }
         self.quiet(Command::WithdrawKey { kid }).await
+    }
+}
+
+impl Node {
+    /// Has every member that has no key in the set publish one.
+    async fn gather_keys(&self) {
+        let published = |machine: &Machine| -> BTreeSet<NodeId> {
+            machine.signing_keys().map(|(_, node, _)| node).collect()
+        };
+        let published = self.glance(published);
+        let members = self.replica().status().peers.into_iter().map(|peer| peer.node);
+        let others =
+            join_all(members.filter(|node| !published.contains(node)).map(|node| self.ask_for_key(node, "")));
+        let own = async {
+            if !published.contains(&self.signer().node)
+                && let Err(error) = self.show_key("").await
+            {
+                tracing::debug!(%error, "this node has not published its key for sequencers");
+            }
+        };
+        // For whoever asks for keys, an incomplete answer now is worth more than a complete one at some time.
+        let _ = tokio::time::timeout(KEYS_WITHIN, join(own, others)).await;
+    }
+
+    /// Publishes the key that this node signs with; if it is the one named, another one.
+    pub(crate) async fn show_key(&self, instead_of: &str) -> Result<(), ApiError> {
+        let mut key = self.signer().key().await?;
+        if key.kid() == instead_of {
+            key = self.signer().replace().await?;
+        }
+        self.publish(&key).await
     }
 
     /// Sees to it that everybody can check what this key signs.
@@ -203,11 +252,13 @@ impl Api {
         let known = |machine: &Machine| {
             machine.signing_keys().any(|(kid, _, known)| **kid == *key.kid() && *known == public)
         };
-        if self.node.glance(known) {
+        if self.glance(known) {
             return Ok(());
         }
-        let node = self.node.signer().node;
-        self.quiet(Command::PublishKey { node, kid: key.kid().into(), key: public }).await
+        let node = self.signer().node;
+        let publish = Command::PublishKey { node, kid: key.kid().into(), key: public };
+        self.submit(publish).await.map_err(failed)??;
+        Ok(())
     }
 }
 

@@ -138,7 +138,7 @@ record!(Limits {
     cleared_per_entry_max,
     keys_max,
 });
-record!(Grant { resource, session, holder, mode, slot, token, generation, remaining, ttl, waited });
+record!(Grant { resource, session, holder, mode, slot, token, generation, remaining, ttl, waited, fences });
 record!(Register { key, value, create_revision, mod_revision, version, session, guard });
 record!(Holding { session, holder, mode, slot, token, generation, remaining, ttl, held_for, notice, lapsed });
 

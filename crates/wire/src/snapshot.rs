@@ -330,7 +330,7 @@ record_number!(ResourceNumber, WaiterNumber, RegisterNumber);
 
 record!(Pulse { deadline, ttl, number, last_lease_revision, lapsed, has_news });
 record!(Session { secret, holder, nonce, implicit, opened_at, leases, answers, more });
-record!(SessionMore { waiters, ephemerals, news, news_lost, hard_limit });
+record!(SessionMore { waiters, ephemerals, news, news_lost, hard_limit, pause_told_at });
 record!(EndedNews { revision, resource, token, why });
 record!(Answers { floor, remembered });
 record!(RememberedGrant { resource, mode, slot, token, generation, remaining, waited });
@@ -354,7 +354,7 @@ record!(Transition {
     why,
     reason,
 });
-record!(FenceRecord { armed, refused, refused_wall });
+record!(FenceRecord { armed, refused, refused_wall, untold, told_at });
 record!(Waiter { session, number, resources, mode, policies, fences, since, until });
 record!(RegisterRecord { key, guard, content });
 record!(Content { value, create_revision, mod_revision, version, session });

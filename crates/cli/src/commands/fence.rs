@@ -4,6 +4,7 @@
 mod barrier;
 mod coverage;
 mod database;
+mod forget;
 mod glass;
 mod install;
 mod remove;
@@ -40,6 +41,8 @@ pub struct Args {
 pub enum Command {
     /// List the fences of resources: which token each has installed, what each has refused
     Ls(coverage::Args),
+    /// Take a fence out of a resource's fence set: holders no longer wait for it
+    Forget(forget::Args),
     /// Guard tables of a PostgreSQL: every write without the current token is refused, whoever issues it
     Install(install::Args),
     /// Show which tables are guarded, by which token, and what is wrong with them
@@ -58,6 +61,7 @@ pub enum Command {
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     match args.command {
         Command::Ls(args) => coverage::run(args, context).await,
+        Command::Forget(args) => forget::run(args, context).await,
         Command::Install(args) => install::run(args, context).await,
         Command::Status(args) => status::run(args, context).await,
         Command::Remove(args) => remove::run(args, context).await,

@@ -64,7 +64,7 @@ impl Keeper {
         inside.awaited.remove(&number);
         let mut leases = Vec::with_capacity(grants.len());
         for grant in grants {
-            inside.mind.granted(&grant, asked.acquire.fences.iter().cloned(), now);
+            inside.mind.granted(&grant, &asked.acquire.fences, now);
             let token = grant.token;
             let state = inside.mind.state(token, now).unwrap_or(LeaseState::Held);
             let status = watch::Sender::new(LeaseStatus { state, notice: inside.mind.notice(token) });

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tenure_core::{
-    AcquireBy, Caller, Command, Compare, CompareField, CompareOp, Done, EndReason, Generation, Grant, Guard,
-    HolderName, Mode, Operation, Policies, Register, RegisterKey, RenewalAnswer, RenewalNews, ResourceName,
-    Revision, Scope, SessionId, SessionNumber, Slot, Token, Wait,
+    AcquireBy, Caller, Command, Compare, CompareField, CompareOp, Done, EndReason, FenceName, Generation,
+    Grant, Guard, HolderName, Mode, Operation, Policies, Register, RegisterKey, RenewalAnswer, RenewalNews,
+    ResourceName, Revision, Scope, SessionId, SessionNumber, Slot, Token, Wait,
 };
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
@@ -261,6 +261,7 @@ fn grant(grant: proto::Grant, session: SessionId) -> Result<Grant, ApiError> {
         remaining: Duration::from_millis(grant.remaining_ms),
         ttl: Duration::from_millis(grant.ttl_ms),
         waited: Duration::from_millis(grant.waited_ms),
+        fences: grant.fences.into_iter().map(FenceName::try_from).collect::<Result<_, _>>()?,
     })
 }
 

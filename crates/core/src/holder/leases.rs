@@ -78,12 +78,18 @@ pub(super) struct EarlyNotices(BTreeMap<Token, Notice>);
 const EARLY_MAX: usize = 4_096;
 
 impl Holder {
-    /// A lease was granted, now or after waiting. Moves no deadline. Permits are given once all of `fences` have
-    /// answered the barrier; a repeated answer changes nothing, not even if the lease has ended and was forgotten.
-    pub fn granted(&mut self, grant: &Grant, fences: impl IntoIterator<Item = FenceName>, now: Moment) {
+    /// A lease was granted, now or after waiting. Moves no deadline. If its acquire named fences, permits are given once the
+    /// whole fence set of the resource has answered the barrier: a fence that an earlier holder brought guards data
+    /// that this one may write as well. A repeated answer changes nothing, not even if the lease has ended and was forgotten.
+    pub fn granted(&mut self, grant: &Grant, named: &[FenceName], now: Moment) {
         if self.forgotten.contains(grant.token) {
             return;
         }
+        let unarmed = if named.is_empty() || !grant.mode.writes() {
+            BTreeSet::new()
+        } else {
+            named.iter().chain(&grant.fences).cloned().collect()
+        };
         let ended = self.session_ended().then_some(LeaseEnd::Expired { why: None });
         let notice = self.early_notices.0.remove(&grant.token);
         self.leases.entry(grant.token).or_insert_with(|| Lease {
@@ -91,7 +97,7 @@ impl Holder {
             mode: grant.mode,
             generation: grant.generation,
             learned: now,
-            unarmed: fences.into_iter().collect(),
+            unarmed,
             draining: false,
             giving_back: 0,
             notice,
@@ -120,6 +126,11 @@ impl Holder {
         let lease = self.leases.get(&token).ok_or(NoPermit::Unknown)?;
         self.usable(lease, now)?;
         Ok((lease.scope.clone(), token))
+    }
+
+    /// The fences that have not answered the barrier: the lease gives no permit before they have.
+    pub fn unarmed(&self, token: Token) -> impl Iterator<Item = &FenceName> {
+        self.leases.get(&token).into_iter().flat_map(|lease| &lease.unarmed)
     }
 
     /// A fence has installed the token.

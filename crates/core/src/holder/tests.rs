@@ -39,6 +39,7 @@ fn grant(number: u64, mode: Mode) -> Grant {
         remaining: TTL,
         ttl: TTL,
         waited: Duration::ZERO,
+        fences: vec![],
     }
 }
 
@@ -56,7 +57,7 @@ fn holder_with(options: HolderOptions) -> Holder {
     let mut holder = Holder::new(timing(), options);
     let number = holder.transmit(at(0), MIDDLE);
     holder.opened(number, TTL, at(100));
-    holder.granted(&grant(1, Mode::Exclusive), [], at(150));
+    holder.granted(&grant(1, Mode::Exclusive), &[], at(150));
     holder
 }
 
@@ -90,7 +91,7 @@ fn the_deadline_counts_from_the_send_and_not_from_the_answer() {
     let mut holder = Holder::new(timing(), HolderOptions::default());
     let number = holder.transmit(at(0), MIDDLE);
     holder.opened(number, TTL, at(2_000));
-    holder.granted(&grant(1, Mode::Exclusive), [], at(2_000));
+    holder.granted(&grant(1, Mode::Exclusive), &[], at(2_000));
     let permit = holder.permit(token(1), at(2_000), Duration::ZERO).unwrap();
     assert_eq!(permit.remaining(at(2_000)), ms(7_800));
     assert!(allowed(&holder, 9_799));
@@ -125,7 +126,7 @@ fn a_late_answer_to_a_repeated_open_moves_nothing() {
     let first = holder.transmit(at(0), MIDDLE);
     let second = holder.transmit(at(800), MIDDLE);
     holder.opened(first, TTL, at(900));
-    holder.granted(&grant(1, Mode::Exclusive), [], at(1_000));
+    holder.granted(&grant(1, Mode::Exclusive), &[], at(1_000));
     // The lease is given notice, the push is lost, and only then the second open is applied.
     holder.opened(second, TTL, at(5_000));
     assert_eq!(holder.remaining(at(5_000)), ms(4_800), "still counted from the first");
@@ -134,7 +135,7 @@ fn a_late_answer_to_a_repeated_open_moves_nothing() {
 #[test]
 fn a_grant_moves_nothing() {
     let mut holder = holder();
-    holder.granted(&grant(2, Mode::Exclusive), [], at(9_000));
+    holder.granted(&grant(2, Mode::Exclusive), &[], at(9_000));
     assert_eq!(
         holder.lease_remaining(token(2), at(9_000)),
         ms(800),
@@ -176,7 +177,7 @@ fn an_operation_that_does_not_fit_is_not_begun() {
 #[test]
 fn a_sharer_reads_and_never_writes() {
     let mut holder = holder();
-    holder.granted(&grant(2, Mode::Shared), [], at(200));
+    holder.granted(&grant(2, Mode::Shared), &[], at(200));
     assert_eq!(holder.permit(token(2), at(300), Duration::ZERO).unwrap_err(), NoPermit::ReadOnly);
     assert!(holder.read_permit(token(2), at(300), Duration::ZERO).is_ok());
 }
@@ -242,7 +243,7 @@ fn past_the_deadline_the_lease_is_held_again_only_when_the_store_says_so() {
 #[test]
 fn notices_are_taken_in_before_the_deadline_moves() {
     let mut holder = holder();
-    holder.granted(&grant(2, Mode::Exclusive), [], at(200));
+    holder.granted(&grant(2, Mode::Exclusive), &[], at(200));
     let number = holder.transmit(at(3_000), MIDDLE);
     let news = RenewalNews {
         noticed: vec![(resource(), token(1), EndReason::Revoked, ms(7_000))],
@@ -277,12 +278,12 @@ fn an_end_in_the_answer_is_taken_in_before_the_deadline_moves() {
 #[test]
 fn an_incomplete_list_holds_the_deadline_until_the_store_was_asked() {
     let mut holder = holder();
-    holder.granted(&grant(2, Mode::Exclusive), [], at(200));
+    holder.granted(&grant(2, Mode::Exclusive), &[], at(200));
     let number = holder.transmit(at(3_000), MIDDLE);
     let news = RenewalNews { incomplete: true, ..RenewalNews::default() };
     assert_eq!(holder.renewed(&renewed_with(number, news), at(3_100)), Taken::AskForLeases);
     assert_eq!(holder.remaining(at(3_100)), ms(6_700));
-    holder.granted(&grant(3, Mode::Exclusive), [], at(3_200));
+    holder.granted(&grant(3, Mode::Exclusive), &[], at(3_200));
     holder.listed(&[token(2)], at(3_110), at(3_300));
     assert_eq!(holder.remaining(at(3_300)), ms(9_500));
     assert!(matches!(holder.state(token(1), at(3_300)), Some(LeaseState::Ended(LeaseEnd::Lost { .. }))));
@@ -321,7 +322,7 @@ fn nothing_answered_after_the_end_brings_the_session_back() {
     let number = holder.transmit(at(3_000), MIDDLE);
     holder.renewed(&RenewalAnswer::UnknownSession, at(11_000));
     holder.renewed(&renewed(number), at(11_100));
-    holder.granted(&grant(2, Mode::Exclusive), [], at(11_100));
+    holder.granted(&grant(2, Mode::Exclusive), &[], at(11_100));
     assert!(!allowed(&holder, 11_100));
     assert!(holder.permit(token(2), at(11_100), Duration::ZERO).is_err());
 }
@@ -364,7 +365,7 @@ fn a_drain_lets_running_work_end_and_nothing_new_begin() {
 fn an_armed_lease_gives_its_first_permit_when_all_fences_have_answered() {
     let mut holder = holder();
     let fences: [FenceName; 2] = ["postgres:orders".parse().unwrap(), "s3:manifest".parse().unwrap()];
-    holder.granted(&grant(2, Mode::Exclusive), fences.clone(), at(200));
+    holder.granted(&grant(2, Mode::Exclusive), &fences, at(200));
     let permit =
         |holder: &Holder| holder.permit(token(2), at(300), Duration::ZERO).map(|permit| permit.token());
     assert_eq!(permit(&holder), Err(NoPermit::NotArmed { missing: 2 }));
@@ -376,6 +377,29 @@ fn an_armed_lease_gives_its_first_permit_when_all_fences_have_answered() {
     holder.barrier_refused(token(2), token(9));
     assert_eq!(permit(&holder), Err(NoPermit::Ended(LeaseEnd::Fenced { seen: token(9) })));
     assert!(holder.barrier(token(2), at(300)).is_err());
+}
+
+/// The fear: a new release names one fence, the old one's is forgotten, and its zombies go on writing there.
+#[test]
+fn an_armed_lease_waits_for_the_whole_set_of_the_resource() {
+    let mut holder = holder();
+    let [ours, theirs]: [FenceName; 2] = ["postgres:orders".parse().unwrap(), "s3:manifest".parse().unwrap()];
+    let set = vec![ours.clone(), theirs.clone()];
+    let named = core::slice::from_ref(&ours);
+    holder.granted(&Grant { fences: set.clone(), ..grant(2, Mode::Exclusive) }, named, at(200));
+    let permit = |holder: &Holder, number| {
+        holder.permit(token(number), at(300), Duration::ZERO).map(|permit| permit.token())
+    };
+    holder.armed(token(2), &ours);
+    assert_eq!(permit(&holder, 2), Err(NoPermit::NotArmed { missing: 1 }));
+    assert!(holder.unarmed(token(2)).eq([&theirs]));
+    holder.armed(token(2), &theirs);
+    assert_eq!(permit(&holder, 2), Ok(token(2)));
+    // Whoever named no fence did not ask to be armed; and readers have nothing to install.
+    holder.granted(&Grant { fences: set.clone(), ..grant(3, Mode::Exclusive) }, &[], at(200));
+    assert_eq!(permit(&holder, 3), Ok(token(3)));
+    holder.granted(&Grant { fences: set, ..grant(4, Mode::Shared) }, named, at(200));
+    assert!(holder.read_permit(token(4), at(300), Duration::ZERO).is_ok());
 }
 
 #[test]
@@ -430,12 +454,12 @@ fn a_repeated_grant_arms_nothing_twice_and_revives_nothing() {
     let mut holder = holder();
     holder.give_back(token(1)).unwrap();
     holder.gave_back(token(1), EndReason::Released);
-    holder.granted(&grant(1, Mode::Exclusive), [], at(500));
+    holder.granted(&grant(1, Mode::Exclusive), &[], at(500));
     assert_eq!(refusal(&holder, 500), NoPermit::Ended(LeaseEnd::Released));
     holder.forget(token(1));
-    holder.granted(&grant(1, Mode::Exclusive), [], at(600));
+    holder.granted(&grant(1, Mode::Exclusive), &[], at(600));
     assert_eq!(refusal(&holder, 600), NoPermit::Unknown, "a released lease comes back by no late answer");
-    holder.granted(&grant(2, Mode::Exclusive), [], at(600));
+    holder.granted(&grant(2, Mode::Exclusive), &[], at(600));
     assert!(holder.permit(token(2), at(600), Duration::ZERO).is_ok());
 }
 
@@ -448,8 +472,8 @@ fn news_that_overtakes_its_grant_is_not_lost() {
     let noticed = vec![(resource(), token(2), EndReason::Revoked, ms(4_800))];
     let ended = vec![(resource(), token(3), EndReason::Revoked)];
     holder.renewed(&renewed_with(number, RenewalNews { noticed, ended, incomplete: false }), at(5_100));
-    holder.granted(&grant(2, Mode::Exclusive), [], at(5_200));
-    holder.granted(&grant(3, Mode::Exclusive), [], at(5_200));
+    holder.granted(&grant(2, Mode::Exclusive), &[], at(5_200));
+    holder.granted(&grant(3, Mode::Exclusive), &[], at(5_200));
     assert_eq!(holder.lease_remaining(token(1), at(5_200)), ms(9_600));
     assert_eq!(
         holder.lease_remaining(token(2), at(5_200)),

@@ -61,7 +61,10 @@ impl fmt::Display for NoPermit {
             NoPermit::Draining => f.write_str("no permit: the lease is being drained"),
             NoPermit::ReadOnly => f.write_str("no permit to write: the lease is shared; take a read permit"),
             NoPermit::NotArmed { missing } => {
-                write!(f, "no permit yet: {missing} of the lease's fences have not answered the barrier")
+                write!(
+                    f,
+                    "no permit yet: {missing} of the resource's fences have not answered the barrier; take them over first"
+                )
             }
             NoPermit::Jeopardy(jeopardy) => write!(f, "no permit: {jeopardy}"),
             NoPermit::TooShort { remaining, max_op } => {

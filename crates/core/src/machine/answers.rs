@@ -5,6 +5,7 @@
 //! own success.
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 use super::Machine;
 use super::state::{Answers, Remembered, RememberedGrant, WaiterNumber};
@@ -189,6 +190,11 @@ impl Machine {
                         remaining: grant.remaining,
                         ttl: self.pulse(session).ttl,
                         waited: grant.waited,
+                        // As it is now: a fence that was brought meanwhile wants the token, too.
+                        fences: self
+                            .names
+                            .get(&grant.resource)
+                            .map_or_else(Vec::new, |number| self.fence_set(*number)),
                     })
                     .collect(),
                 opened: None,

@@ -3,13 +3,16 @@
 
 use alloc::collections::BTreeSet;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 
 use super::Machine;
 use super::state::{Hold, Resource, ResourceNumber, SigningKey};
 use crate::answer::{Answer, Done, Refusal};
 use crate::event::EventKind;
+use crate::limits::TOLD_EVERY;
 use crate::names::{FenceName, ResourceName, Scope};
 use crate::numbers::{SessionNumber, Slot, Token};
+use crate::time::ClusterTime;
 
 impl Machine {
     /// The live session whose grant of this scope has this token and may write, or why there is none.
@@ -72,6 +75,11 @@ impl Machine {
         }
     }
 
+    /// The names of all fences of a resource.
+    pub(super) fn fence_set(&self, number: ResourceNumber) -> Vec<FenceName> {
+        self.resource(number).more.iter().flat_map(|more| more.fences.keys().cloned()).collect()
+    }
+
     /// Whether every fence of the resource has installed this lease's token.
     pub(super) fn is_armed(&self, number: ResourceNumber, hold: &Hold) -> bool {
         let fences = self.resource(number).more.as_ref().map(|more| &more.fences);
@@ -103,12 +111,22 @@ impl Machine {
         count: u32,
     ) -> Answer {
         let number = self.settled(&scope.resource).ok_or(Refusal::NotFound)?;
-        let wall = self.state.wall;
+        let (time, wall) = (self.state.time, self.state.wall);
         let record = self.resource_mut(number).more_mut().fences.get_mut(fence).ok_or(Refusal::NotFound)?;
         record.refused += u64::from(count);
         record.refused_wall = wall;
+        record.untold += u64::from(count);
+        // What is not told now is told with the next: every refusal is counted once, in the record and in an event.
+        let due = may_tell(record.told_at, time);
+        let untold = if due { core::mem::take(&mut record.untold) } else { 0 };
+        if due {
+            record.told_at = Some(time);
+        }
         self.state.totals.refused += u64::from(count);
-        self.emit(EventKind::Refused { scope, fence: fence.clone(), presented, seen, count });
+        if due {
+            let count = u32::try_from(untold).unwrap_or(u32::MAX);
+            self.emit(EventKind::Refused { scope, fence: fence.clone(), presented, seen, count });
+        }
         Ok(Done::Nothing)
     }
 
@@ -128,7 +146,7 @@ impl Machine {
         }
         self.tokens_left(1)?;
         let number = self.named(name);
-        let slots: alloc::vec::Vec<Option<Slot>> = self
+        let slots: Vec<Option<Slot>> = self
             .resource(number)
             .more
             .iter()
@@ -152,4 +170,9 @@ impl Machine {
         self.emit(EventKind::Changed { what: kid.clone(), how: "signing key withdrawn" });
         Ok(Done::Nothing)
     }
+}
+
+/// Whether watchers may be told again, `told_at` being when they last were.
+pub(super) fn may_tell(told_at: Option<ClusterTime>, time: ClusterTime) -> bool {
+    told_at.is_none_or(|told_at| time.since(told_at) >= TOLD_EVERY)
 }

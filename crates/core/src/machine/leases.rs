@@ -307,6 +307,7 @@ impl Machine {
             remaining: self.pulse(session).deadline.remaining_at(time),
             ttl,
             waited,
+            fences: self.fence_set(number),
         }
     }
 
@@ -326,6 +327,7 @@ impl Machine {
             remaining: ends_at.remaining_at(self.state.time),
             ttl: pulse.ttl,
             waited,
+            fences: self.fence_set(number),
         }
     }
 

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::deadlines::Due;
+use super::fences::may_tell;
 use super::leases::Ending;
 use super::state::{Answers, Pulse, Session, SessionMore};
 use super::{Contradiction, Machine};
@@ -330,8 +331,13 @@ impl Machine {
     pub(super) fn paused(&mut self, id: SessionId, length: Duration) -> Answer {
         let session = self.settled_session(id)?;
         self.state.totals.pauses += 1;
-        let holder = self.session(session).holder.clone();
-        self.emit(EventKind::Paused { session, holder, length });
+        let time = self.state.time;
+        let told_at = self.session(session).more.as_ref().and_then(|more| more.pause_told_at);
+        if may_tell(told_at, time) {
+            self.session_more(session).pause_told_at = Some(time);
+            let holder = self.session(session).holder.clone();
+            self.emit(EventKind::Paused { session, holder, length });
+        }
         Ok(Done::Nothing)
     }
 

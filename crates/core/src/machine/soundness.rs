@@ -64,7 +64,10 @@ fn check_counters(state: &State) -> Sound {
         totals.leader_changes,
     ];
     let per_resource = state.resources.iter().flat_map(|(_, resource)| {
-        let fences = resource.more.iter().flat_map(|more| more.fences.values().map(|fence| fence.refused));
+        let fences = resource
+            .more
+            .iter()
+            .flat_map(|more| more.fences.values().map(|fence| fence.refused.max(fence.untold)));
         fences.chain([resource.generation.get()])
     });
     let versions =

@@ -173,6 +173,8 @@ pub struct SessionMore {
     pub news_lost: bool,
     /// How long after its last renewal a lapsed session ends.
     pub hard_limit: Option<Duration>,
+    /// When watchers were last told of a pause of its holder.
+    pub pause_told_at: Option<ClusterTime>,
 }
 
 /// A lease that ended without its holder asking for it.
@@ -357,6 +359,10 @@ pub struct FenceRecord {
     pub refused: u64,
     /// When it last did, for people.
     pub refused_wall: WallTime,
+    /// Of these, how many watchers have not been told of yet.
+    pub untold: u64,
+    /// When they were last told, if they were.
+    pub told_at: Option<ClusterTime>,
 }
 
 /// An acquire that stands in line.

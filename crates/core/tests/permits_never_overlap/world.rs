@@ -457,7 +457,7 @@ impl World {
                 process.mind.renewed(&answer, moment);
             }
             Reply::Granted(grant) => {
-                process.mind.granted(&grant, [], moment);
+                process.mind.granted(&grant, &[], moment);
                 if matches!(process.mind.state(grant.token, moment), Some(state) if !is_ended(state)) {
                     process.token = Some(grant.token);
                 }

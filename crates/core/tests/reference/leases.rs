@@ -130,7 +130,16 @@ impl Model {
             remaining: ends_at.remaining_at(self.time),
             ttl: session.ttl,
             waited,
+            fences: self.fence_set(&self.resources[lease.resource].name),
         }
+    }
+
+    /// The names of a resource's fences, in order.
+    pub(super) fn fence_set(&self, resource: &ResourceName) -> Vec<FenceName> {
+        let fences = self.find(resource).map_or(&[][..], |i| &self.resources[i].fences);
+        let mut names: Vec<FenceName> = fences.iter().map(|(name, _)| name.clone()).collect();
+        names.sort();
+        names
     }
 
     pub(super) fn queued(&self, arrival: u64) -> Done {

@@ -44,6 +44,7 @@ struct Session {
     /// Set once it has lapsed: the hard limit that then holds for it.
     lapsed: Option<Duration>,
     last_lease_revision: u64,
+    pause_told_at: Option<ClusterTime>,
     news: Vec<(u64, ResourceName, Token, EndReason)>,
     floor: u64,
     answers: Vec<(u64, Remembered)>,
@@ -206,8 +207,13 @@ impl Model {
             }
             Command::Rebind { key, guard } => self.rebind(&key, guard),
             Command::Paused { session, .. } => {
-                self.known(session)?;
-                self.raise();
+                let number = self.known(session)?;
+                let time = self.time;
+                let told_at = &mut self.session_mut(number).pause_told_at;
+                if told_at.is_none_or(|told_at| time.since(told_at) >= Duration::from_secs(1)) {
+                    *told_at = Some(time);
+                    self.raise();
+                }
                 Ok(Done::Nothing)
             }
             other => unimplemented!("the reference does not know {other:?}"),
@@ -356,6 +362,7 @@ impl Model {
             number: open.number,
             lapsed: None,
             last_lease_revision: 0,
+            pause_told_at: None,
             news: vec![],
             floor: 0,
             answers: vec![],
@@ -474,7 +481,12 @@ impl Model {
             match remembered {
                 Some((_, Remembered::Waiting(arrival))) => return Ok(self.queued(arrival)),
                 Some((_, Remembered::Cancelled)) => return Err(Refusal::Cancelled),
-                Some((_, Remembered::Answered(answer))) => return answer,
+                Some((_, Remembered::Answered(mut answer))) => {
+                    if let Ok(Done::Granted { grants, .. }) = &mut answer {
+                        grants.iter_mut().for_each(|grant| grant.fences = self.fence_set(&grant.resource));
+                    }
+                    return answer;
+                }
                 None => {}
             }
         }

@@ -41,6 +41,11 @@ fn waited(waited: std::time::Duration) -> String {
     if waited.is_zero() { String::new() } else { format!("waited={}", length(waited)) }
 }
 
+fn fences(fences: &[FenceName]) -> String {
+    let names: Vec<&str> = fences.iter().map(|fence| fence.as_str()).collect();
+    if names.is_empty() { String::new() } else { format!("fences={}", names.join(",")) }
+}
+
 fn reason(reason: &Option<std::sync::Arc<str>>) -> String {
     reason.as_ref().map_or_else(String::new, |reason| format!("reason={reason}"))
 }
@@ -137,6 +142,7 @@ impl Story {
             slot(grant.slot),
             format!("remaining={}", length(grant.remaining)),
             waited(grant.waited),
+            fences(&grant.fences),
         )
     }
 

@@ -21,12 +21,13 @@ use std::fmt::Display;
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{HolderName, Scope, Token};
 use tokio_postgres::error::SqlState;
-use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow, Transaction};
+use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 use crate::budget::{self, UNSTATED};
 use crate::{Answer, Authority, Barrier, Cursor, Fence, FenceError, FindOut, Mark, Stale, Takeover};
@@ -123,24 +124,21 @@ impl Postgres {
         client: &'c mut Client,
         authority: &A,
         function: &str,
-    ) -> Result<(Transaction<'c>, Vec<SimpleQueryMessage>), FenceError> {
+    ) -> Result<(Open<'c>, Vec<SimpleQueryMessage>), FenceError> {
         let budget = budget::of(authority, &*self.clock)?;
-        // The simple protocol throughout: it needs no prepared statement, which poolers may not carry over.
+        // The simple protocol throughout: it needs no prepared statement, which poolers may not carry over, and the BEGIN
+        // rides along, so that a guarded transaction makes no more round trips than any other.
         let columns = if function == "enter" { "1" } else { "seq, encode(cursor, 'hex')" };
         let sql = format!(
-            "SELECT {columns} FROM tenure_fence.{function}({}, {}, {})",
+            "BEGIN; SELECT {columns} FROM tenure_fence.{function}({}, {}, {})",
             quote(&authority.scope().to_string()),
             authority.token(),
             or_null(budget.map(budget::millis)),
         );
-        let entering = async {
-            let transaction = client.transaction().await?;
-            let rows = transaction.simple_query(&sql).await?;
-            Ok::<_, tokio_postgres::Error>((transaction, rows))
-        };
-        match tokio::time::timeout(budget.unwrap_or(UNSTATED), entering).await {
-            Ok(entered) => entered.map_err(not_applied),
-            Err(elapsed) => Err(FenceError::unavailable(elapsed)), // dropped, so rolled back: nothing was written
+        let transaction = Open { client, open: true }; // dropped, it rolls back: nothing was written
+        match tokio::time::timeout(budget.unwrap_or(UNSTATED), transaction.client.simple_query(&sql)).await {
+            Ok(entered) => Ok((transaction, entered.map_err(not_applied)?)),
+            Err(elapsed) => Err(FenceError::unavailable(elapsed)),
         }
     }
 
@@ -212,36 +210,60 @@ impl Fence for PostgresFence {
     }
 }
 
-/// A transaction that is inside the fence. Use it like the [`Transaction`] that it is; dropped without
-/// [`commit`](Guarded::commit) it rolls back.
+/// A transaction on a connection that is nobody else's meanwhile. The driver's own would cost a round trip for its BEGIN.
+struct Open<'c> {
+    client: &'c Client,
+    open: bool,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            // Nobody waits for the answer. The driver queues a request when it is first polled, behind all that was sent
+            // before; if the connection is gone, so is the transaction.
+            let rollback = std::pin::pin!(self.client.simple_query_raw("ROLLBACK"));
+            let _ = rollback.poll(&mut Context::from_waker(Waker::noop()));
+        }
+    }
+}
+
+/// A transaction that is inside the fence. Use it like the [`Client`] that it runs on: what is executed on it is part of the
+/// transaction. Dropped without [`commit`](Guarded::commit) it rolls back.
 #[must_use = "a guarded transaction that is dropped rolls back"]
 pub struct Guarded<'c, A: Authority> {
-    transaction: Transaction<'c>,
+    transaction: Open<'c>,
     authority: &'c A,
     clock: Arc<dyn Clock>,
     find_out: FindOut,
 }
 
-impl<'c, A: Authority> Deref for Guarded<'c, A> {
-    type Target = Transaction<'c>;
-    fn deref(&self) -> &Transaction<'c> {
-        &self.transaction
+impl<A: Authority> Deref for Guarded<'_, A> {
+    type Target = Client;
+    fn deref(&self) -> &Client {
+        self.transaction.client
     }
 }
 
 impl<A: Authority> Guarded<'_, A> {
-    /// Commits, if the lease still has time; else rolls back.
+    /// Commits, if the lease still has time and every statement was done; else rolls back.
     pub async fn commit(self) -> Result<(), FenceError> {
         // Returning here drops the transaction, which rolls it back.
         let budget = budget::of(self.authority, &*self.clock)?;
-        within(budget, self.find_out, self.transaction.commit())
+        let Guarded { mut transaction, find_out, .. } = self;
+        // After a statement that failed, even if its error was passed over, a COMMIT rolls back and calls that a success.
+        // The statement before it then fails as well, and says so.
+        within(budget, find_out, transaction.client.batch_execute("SELECT 1; COMMIT"))
             .await?
-            .map_err(|error| at_commit(error, self.find_out))
+            .map_err(|error| at_commit(error, find_out))?;
+        transaction.open = false;
+        Ok(())
     }
 
     /// Rolls back.
     pub async fn rollback(self) -> Result<(), FenceError> {
-        self.transaction.rollback().await.map_err(FenceError::unavailable)
+        let mut transaction = self.transaction;
+        transaction.open = false;
+        transaction.client.batch_execute("ROLLBACK").await.map_err(FenceError::unavailable)
     }
 }
 
@@ -253,10 +275,10 @@ pub struct Serial<'c, A: Authority> {
     cursor: Option<Cursor>,
 }
 
-impl<'c, A: Authority> Deref for Serial<'c, A> {
-    type Target = Transaction<'c>;
-    fn deref(&self) -> &Transaction<'c> {
-        &self.guarded.transaction
+impl<A: Authority> Deref for Serial<'_, A> {
+    type Target = Client;
+    fn deref(&self) -> &Client {
+        &self.guarded
     }
 }
 
@@ -280,7 +302,7 @@ impl<A: Authority> Serial<'_, A> {
             authority.token(),
             hex(to.as_bytes()),
         );
-        self.guarded.transaction.simple_query(&sql).await.map_err(not_applied)?;
+        self.guarded.simple_query(&sql).await.map_err(not_applied)?;
         self.cursor = Some(to);
         Ok(())
     }

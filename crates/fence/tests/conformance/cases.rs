@@ -16,7 +16,10 @@ use tokio::sync::oneshot;
 pub trait Subject: Send + Sync + 'static {
     fn barrier(&self, takeover: &Takeover) -> impl Future<Output = Result<Barrier, FenceError>> + Send;
     fn mark(&self, scope: &Scope) -> impl Future<Output = Result<Option<Mark>, FenceError>> + Send;
+    /// Lowers a mark, for the reason [`REASON`].
     fn repair(&self, scope: &Scope, to: Token) -> impl Future<Output = Result<Mark, FenceError>> + Send;
+    /// What was written down about repairs of a scope, as text.
+    fn audit(&self, scope: &Scope) -> impl Future<Output = String> + Send;
     /// A guarded write of one value.
     fn put(
         &self,
@@ -47,6 +50,9 @@ pub trait Subject: Send + Sync + 'static {
     /// Crashes the storage and starts it again on the same data; `false` if this storage cannot.
     fn restart(&mut self) -> impl Future<Output = bool> + Send;
 }
+
+/// Why marks are repaired here.
+pub const REASON: &str = "a test's poison";
 
 /// Where a slow writer waits.
 pub struct Gate {
@@ -494,6 +500,8 @@ pub async fn repair_lowers_a_poisoned_mark(subject: impl Subject) {
     assert_stale(subject.barrier(&takeover(&scope, 5)).await, 5, Token::MAX.get());
     let mark = subject.repair(&scope, token(4)).await.expect("repair");
     assert_eq!(mark.token, token(4));
+    let audit = subject.audit(&scope).await;
+    assert!(audit.contains("operator") && audit.contains(REASON), "who and why is written down: {audit}");
     let barrier = subject.barrier(&takeover(&scope, 5)).await.expect("the next holder gets in");
     assert_eq!(barrier.cursor, Some("row 1".into()), "and finds the cursor");
     subject.put(&permit(&scope, 5), "a", "five").await.expect("write");

@@ -10,7 +10,7 @@ use tenure_fence::dynamodb::{Credentials, DynamoDb};
 use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::cases::{Gate, Subject};
+use crate::cases::{Gate, REASON, Subject};
 use crate::support::{self, Server, http};
 
 crate::conform!(Items::start);
@@ -89,7 +89,13 @@ impl Subject for Items {
     }
 
     async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
-        self.fence.repair(scope, to, &"operator".parse().expect("a name"), "a test's poison").await
+        self.fence.repair(scope, to, &"operator".parse().expect("a name"), REASON).await
+    }
+
+    async fn audit(&self, scope: &Scope) -> String {
+        let key = json!({"pk": {"S": format!("tenure-fence#{scope}")}});
+        let body = json!({"TableName": "fenced", "Key": key, "ConsistentRead": true}).to_string();
+        tokio::task::block_in_place(|| post(self.port, "GetItem", &body))["Item"]["audit"].to_string()
     }
 
     async fn put(&self, permit: &Permit, key: &str, value: &str) -> Result<(), FenceError> {

@@ -8,7 +8,7 @@ use tenure_core::{Permit, Scope, Token};
 use tenure_fence::files::Files;
 use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
 
-use crate::cases::{self, Gate, Subject};
+use crate::cases::{self, Gate, REASON, Subject};
 use crate::support;
 
 crate::conform!(Folder::start);
@@ -56,7 +56,24 @@ impl Subject for Folder {
     }
 
     async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
-        self.files.repair(scope, to, &"operator".parse().expect("a name"), "a test's poison")
+        self.files.repair(scope, to, &"operator".parse().expect("a name"), REASON)
+    }
+
+    async fn audit(&self, _scope: &Scope) -> String {
+        // The case has the folder for itself.
+        let mut folders = vec![self.root.clone()];
+        let mut found = String::new();
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                match path.file_name() {
+                    Some(name) if name == "audit" => found += &fs::read_to_string(&path).expect("audit"),
+                    _ if path.is_dir() => folders.push(path),
+                    _ => {}
+                }
+            }
+        }
+        found
     }
 
     async fn put(&self, permit: &Permit, key: &str, value: &str) -> Result<(), FenceError> {
@@ -174,4 +191,24 @@ async fn a_made_up_token_cannot_poison_a_fence_that_verifies() {
     assert_eq!(folder.files.mark(&scope).expect("mark").map(|mark| mark.token), Some(cases::token(4)));
     serve(&node.sign(&claims(5))).expect("the next real grant gets in");
     serve(&node.sign(&claims(4))).expect_err("and the old one is stale");
+}
+
+/// Two holders have come while a writer was inside, and one has gone: the newest fence does not lead to the writer, and
+/// only the whole chain tells that it was passed by.
+#[tokio::test]
+async fn a_writer_that_was_overtaken_twice_is_told() {
+    let Some(folder) = Folder::start("twice").await else { return };
+    let (files, scope) = (&folder.files, cases::fresh_scope("twice"));
+    files.barrier(&cases::takeover(&scope, 1)).expect("first barrier");
+    let late = files.publish(&cases::permit(&scope, 1), |previous, next| {
+        files.barrier(&cases::takeover(&scope, 2)).expect("second barrier");
+        let second = cases::permit(&scope, 2);
+        files
+            .publish(&second, |previous, next| change(previous, next, "a", Some("second")))
+            .expect("publish");
+        files.barrier(&cases::takeover(&scope, 3)).expect("third barrier");
+        change(previous, next, "a", Some("zombie"))
+    });
+    cases::assert_stale(late, 1, 3);
+    assert_eq!(folder.get(&scope, "a").await.as_deref(), Some("second"));
 }

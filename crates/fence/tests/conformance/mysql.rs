@@ -8,7 +8,7 @@ use tenure_core::{Permit, Scope, Token};
 use tenure_fence::mysql::MySql;
 use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
 
-use crate::cases::{Gate, Subject};
+use crate::cases::{Gate, REASON, Subject};
 use crate::support::{self, Server};
 
 crate::conform!(Rows::start);
@@ -74,7 +74,13 @@ impl Subject for Rows {
 
     async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
         let by = "operator".parse().expect("a name");
-        self.fence.repair(&mut self.fenced().await, scope, to, &by, "a test's poison").await
+        self.fence.repair(&mut self.fenced().await, scope, to, &by, REASON).await
+    }
+
+    async fn audit(&self, scope: &Scope) -> String {
+        let sql = "SELECT GROUP_CONCAT(who, ' ', reason) FROM tenure_fence_audit WHERE scope = ?";
+        let lines = self.fenced().await.exec_first(sql, (scope.to_string(),)).await;
+        lines.expect("audit").expect("a line")
     }
 
     async fn put(&self, permit: &Permit, key: &str, value: &str) -> Result<(), FenceError> {

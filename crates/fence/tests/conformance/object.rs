@@ -22,7 +22,7 @@ use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::cases::{self, Gate, Subject};
+use crate::cases::{self, Gate, REASON, Subject};
 use crate::support::{self, Server};
 
 mod manifest {
@@ -101,6 +101,17 @@ impl HttpService for Plain {
 
 type Answered = Result<HttpResponse, HttpError>;
 
+/// The objects of one folder, as text.
+async fn everything(folder: &str) -> String {
+    let store = bucket().await.expect("a bucket");
+    let mut text = String::new();
+    for object in store.list_with_delimiter(Some(&folder.into())).await.expect("a list").objects {
+        let bytes = store.get(&object.location).await.expect("an object").bytes().await.expect("bytes");
+        text += &String::from_utf8_lossy(&bytes);
+    }
+    text
+}
+
 /// The stand-in is one slow process: with too many cases at once, leases run out before it answers.
 async fn turn() -> SemaphorePermit<'static> {
     static TURNS: Semaphore = Semaphore::const_new(2);
@@ -126,7 +137,11 @@ impl Subject for Entries {
     }
 
     async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
-        self.0.repair(scope, to, &"operator".parse().expect("a name"), "a test's poison").await
+        self.0.repair(scope, to, &"operator".parse().expect("a name"), REASON).await
+    }
+
+    async fn audit(&self, scope: &Scope) -> String {
+        everything(&format!("manifests/{scope}")).await
     }
 
     async fn put(&self, permit: &Permit, key: &str, value: &str) -> Result<(), FenceError> {
@@ -202,7 +217,11 @@ impl Subject for Records {
     }
 
     async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
-        self.0.repair(scope, to, &"operator".parse().expect("a name"), "a test's poison").await
+        self.0.repair(scope, to, &"operator".parse().expect("a name"), REASON).await
+    }
+
+    async fn audit(&self, scope: &Scope) -> String {
+        everything(&format!("logs/{scope}/=log")).await
     }
 
     async fn put(&self, permit: &Permit, key: &str, value: &str) -> Result<(), FenceError> {

@@ -4,10 +4,10 @@ use std::sync::{Arc, OnceLock};
 
 use tenure_core::{Permit, Scope, Token};
 use tenure_fence::postgres::Postgres;
-use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
+use tenure_fence::{Barrier, Cursor, Effect, FenceError, Mark, Takeover};
 use tokio_postgres::{Client, NoTls};
 
-use crate::cases::{Gate, Subject};
+use crate::cases::{self, Gate, REASON, Subject};
 use crate::support::{self, Server};
 
 crate::conform!(Rows::start);
@@ -60,6 +60,41 @@ impl Rows {
 
 const PUT: &str = "INSERT INTO rows VALUES ($1, $2, $3) ON CONFLICT (scope, key) DO UPDATE SET value = $3";
 
+/// The server answers the COMMIT of a transaction that has failed with a ROLLBACK, which a driver takes for a success.
+#[tokio::test]
+async fn a_failed_statement_that_was_passed_over_is_not_called_written() {
+    let Some(rows) = Rows::start("ignored").await else { return };
+    let (scope, mut client) = (cases::fresh_scope("ignored"), rows.client().await);
+    let permit = cases::permit(&scope, 1);
+    let tx = rows.fence.begin(&mut client, &permit).await.expect("begin");
+    tx.execute(PUT, &[&scope.to_string(), &"a", &"lost"]).await.expect("put");
+    tx.batch_execute("SELECT 1 / 0").await.expect_err("it is no number");
+    let refused = tx.commit().await.expect_err("nothing was written");
+    assert_eq!(refused.effect(), Effect::NotApplied, "{refused}");
+    assert_eq!(rows.get(&scope, "a").await, None);
+
+    // Dropped half-way it is undone, and the connection is as good as before.
+    let tx = rows.fence.begin(&mut client, &permit).await.expect("begin");
+    tx.execute(PUT, &[&scope.to_string(), &"a", &"dropped"]).await.expect("put");
+    drop(tx);
+    let tx = rows.fence.begin(&mut client, &permit).await.expect("begin again");
+    tx.execute(PUT, &[&scope.to_string(), &"b", &"kept"]).await.expect("put");
+    tx.commit().await.expect("commit");
+    assert_eq!((rows.get(&scope, "a").await, rows.get(&scope, "b").await), (None, Some("kept".into())));
+}
+
+/// Inside with others the cursor cannot be moved: two of them doing so would wait for each other's share lock.
+#[tokio::test]
+async fn the_cursor_moves_only_for_whoever_is_inside_alone() {
+    let Some(rows) = Rows::start("alone").await else { return };
+    let (scope, mut client) = (cases::fresh_scope("alone"), rows.client().await);
+    let permit = cases::permit(&scope, 1);
+    let tx = rows.fence.begin(&mut client, &permit).await.expect("begin");
+    let refused = tx.batch_execute(&format!("SELECT tenure_fence.advance('{scope}', 1, 'row 1')")).await;
+    let refused = refused.expect_err("it began with enter");
+    assert_eq!(refused.code().map(|code| code.code()), Some("TN003"), "{refused}");
+}
+
 impl Subject for Rows {
     async fn barrier(&self, takeover: &Takeover) -> Result<Barrier, FenceError> {
         self.fence.barrier(&self.client().await, takeover).await
@@ -71,7 +106,12 @@ impl Subject for Rows {
 
     async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
         let by = "operator".parse().expect("a name");
-        self.fence.repair(&self.client().await, scope, to, &by, "a test's poison").await
+        self.fence.repair(&self.client().await, scope, to, &by, REASON).await
+    }
+
+    async fn audit(&self, scope: &Scope) -> String {
+        let sql = "SELECT string_agg(concat(reason, detail), ' ') FROM tenure_fence.audit WHERE scope = $1";
+        self.client().await.query_one(sql, &[&scope.to_string()]).await.expect("audit").get(0)
     }
 
     async fn put(&self, permit: &Permit, key: &str, value: &str) -> Result<(), FenceError> {

@@ -7,7 +7,7 @@ use tenure_core::{Permit, Scope, Token};
 use tenure_fence::redis::{Redis, del, guarded, set};
 use tenure_fence::{Barrier, Cursor, Effect, FenceError, Mark, Takeover};
 
-use crate::cases::{self, Gate, Subject};
+use crate::cases::{self, Gate, REASON, Subject};
 use crate::support::{self, Server};
 
 crate::conform!(Keys::start);
@@ -55,7 +55,14 @@ impl Subject for Keys {
 
     async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
         let by = "operator".parse().expect("a name");
-        self.fence.repair(&mut self.connection().await, scope, to, &by, "a test's poison").await
+        self.fence.repair(&mut self.connection().await, scope, to, &by, REASON).await
+    }
+
+    async fn audit(&self, scope: &Scope) -> String {
+        let mut call = ::redis::cmd("LRANGE");
+        call.arg(format!("test:{{{scope}}}#audit")).arg(0).arg(-1);
+        let lines: Vec<String> = call.query_async(&mut self.connection().await).await.expect("audit");
+        lines.concat()
     }
 
     async fn put(&self, permit: &Permit, key: &str, value: &str) -> Result<(), FenceError> {

@@ -10,7 +10,7 @@ use tenure_core::{Permit, Scope, Token};
 use tenure_fence::sqlite::Sqlite;
 use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
 
-use crate::cases::{self, Gate, Subject};
+use crate::cases::{self, Gate, REASON, Subject};
 use crate::support;
 
 crate::conform!(File::start);
@@ -53,7 +53,12 @@ impl Subject for File {
     }
 
     async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
-        self.fence().repair(scope, to, &"operator".parse().expect("a name"), "a test's poison")
+        self.fence().repair(scope, to, &"operator".parse().expect("a name"), REASON)
+    }
+
+    async fn audit(&self, scope: &Scope) -> String {
+        let sql = "SELECT group_concat(by || ' ' || reason) FROM tenure_fence_audit WHERE scope = ?1";
+        self.fence().connection().query_row(sql, [scope.to_string()], |row| row.get(0)).expect("audit")
     }
 
     async fn put(&self, permit: &Permit, key: &str, value: &str) -> Result<(), FenceError> {

@@ -67,5 +67,5 @@ pub(super) async fn withdraw(State(api): State<Arc<Api>>, Given(body): Given<Key
 /// The public keys of all nodes.
 pub(super) async fn keys(State(api): State<Arc<Api>>) -> Response {
     let headers = [(header::CONTENT_TYPE, "application/jwk-set+json"), (header::CACHE_CONTROL, KEYS_MAX_AGE)];
-    (headers, api.jwks()).into_response()
+    (headers, api.jwks().await).into_response()
 }

@@ -40,16 +40,13 @@ impl Node {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_grant_is_stated_signed_and_checked_offline() {
     let node = Node::start().await;
-    assert_eq!(
-        node.get("/.well-known/jwks.json").await.ok(),
-        json!({"keys": []}),
-        "nobody signed anything yet"
-    );
+    // Fetched ahead: a fence that knows the keys before anything is signed need never ask again.
+    let keys = node.keys().await;
     let body = json!({"holder": "a", "ttl_ms": 60_000});
     let grant = node.post(&format!("/v1/leases/{RESOURCE}:acquire?sequencer=true"), body).await.ok();
     let sequencer = grant["sequencer"].as_str().expect("a sequencer");
 
-    let writer = node.keys().await.verify_writer(sequencer, &scope()).expect("signed by this cluster");
+    let writer = keys.verify_writer(sequencer, &scope()).expect("signed by this cluster");
     let claims = writer.claims();
     assert_eq!(json!(claims.token.get()), grant["token"]);
     assert_eq!((claims.mode, claims.generation.get()), (ClaimedMode::Exclusive, 1));
@@ -113,6 +110,26 @@ async fn a_rotated_key_still_vouches_for_what_it_signed_and_a_withdrawn_one_does
     assert!(matches!(node.keys().await.verify(&by_second), Err(SequencerError::UnknownKey { .. })));
     assert_eq!(node.verdict(&by_second).await, json!({"verdict": "unknown"}));
     node.post("/v1/sequencers:withdraw", json!({"kid": second})).await.refused("not_found");
+}
+
+/// The fear: a key leaks, is withdrawn, and the node that still signs with it publishes it once more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_withdrawn_key_never_comes_back() {
+    let node = Node::start().await;
+    let grant = node.acquire(RESOURCE, "a").await;
+    let leaked = node.issue(&grant).await;
+    let kids = async || -> Vec<Value> {
+        let page = node.get("/.well-known/jwks.json").await.ok();
+        page["keys"].as_array().expect("keys").iter().map(|key| key["kid"].clone()).collect()
+    };
+    let kid = kids().await[0].clone();
+    node.post("/v1/sequencers:withdraw", json!({"kid": kid})).await.ok();
+    let fresh = node.issue(&grant).await;
+    assert_eq!(kids().await.len(), 1);
+    assert_ne!(kids().await[0], kid);
+    let keys = node.keys().await;
+    assert!(keys.verify(&fresh).is_ok());
+    assert!(matches!(keys.verify(&leaked), Err(SequencerError::UnknownKey { .. })));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -79,6 +79,7 @@ pub fn grant_to_another(grant: &Grant) -> proto::Grant {
         remaining_ms: millis(grant.remaining),
         ttl_ms: millis(grant.ttl),
         waited_ms: millis(grant.waited),
+        fences: grant.fences.iter().map(ToString::to_string).collect(),
     }
 }
 

@@ -257,6 +257,9 @@ pub struct Granted {
     pub ttl_ms: u64,
     /// How long the acquire stood in line. If it is not zero, renew once before acting.
     pub waited_ms: u64,
+    /// The fence set of the resource: where the token is to be installed before anything is read.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub fences: Vec<String>,
 }
 
 impl From<&Grant> for Granted {
@@ -273,6 +276,7 @@ impl From<&Grant> for Granted {
             remaining_ms: millis(grant.remaining),
             ttl_ms: millis(grant.ttl),
             waited_ms: millis(grant.waited),
+            fences: grant.fences.iter().map(ToString::to_string).collect(),
         }
     }
 }

@@ -188,6 +188,7 @@ pub fn grant() -> Grant {
         remaining: millis(9_999),
         ttl: Duration::from_secs(10),
         waited: millis(250),
+        fences: vec![name("postgres:orders")],
     }
 }
 
@@ -299,6 +300,8 @@ pub fn fence_record() -> FenceRecord {
         armed: BTreeMap::from([(None, token(17)), (Some(Slot::new(2)), token(16))]),
         refused: 40,
         refused_wall: wall(2_000),
+        untold: 3,
+        told_at: Some(time(12_000_000)),
     }
 }
 
@@ -372,6 +375,7 @@ pub fn state() -> State {
             }]),
             news_lost: true,
             hard_limit: Some(millis(30_000)),
+            pause_told_at: Some(time(12_000_000)),
         };
         state.sessions.insert(
             key,

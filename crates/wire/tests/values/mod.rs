@@ -228,19 +228,10 @@ pub fn entry() -> impl Strategy<Value = Entry> {
 
 fn grant() -> impl Strategy<Value = Grant> {
     let first = (resource(), session_id(), holder(), mode(), of(slot()));
-    let second = (token(), generation(), duration(), duration(), duration());
+    let second = (token(), generation(), duration(), duration(), duration(), vec(fence(), 0..3));
     (first, second).prop_map(
-        |((resource, session, holder, mode, slot), (token, generation, remaining, ttl, waited))| Grant {
-            resource,
-            session,
-            holder,
-            mode,
-            slot,
-            token,
-            generation,
-            remaining,
-            ttl,
-            waited,
+        |((resource, session, holder, mode, slot), (token, generation, remaining, ttl, waited, fences))| {
+            Grant { resource, session, holder, mode, slot, token, generation, remaining, ttl, waited, fences }
         },
     )
 }
@@ -373,20 +364,18 @@ fn remembered() -> impl Strategy<Value = Remembered> {
 fn session_record() -> impl Strategy<Value = Session> {
     let news = (revision(), resource(), token(), why())
         .prop_map(|(revision, resource, token, why)| EndedNews { revision, resource, token, why });
-    let more = (
-        btree_set(number().prop_map(WaiterNumber), 0..3),
-        btree_set(number().prop_map(RegisterNumber), 0..3),
-        vec_deque(news, 0..3),
-        any::<bool>(),
-        of(duration()),
-    )
-        .prop_map(|(waiters, ephemerals, news, news_lost, hard_limit)| SessionMore {
-            waiters,
-            ephemerals,
-            news,
-            news_lost,
-            hard_limit,
-        });
+    let more =
+        (
+            btree_set(number().prop_map(WaiterNumber), 0..3),
+            btree_set(number().prop_map(RegisterNumber), 0..3),
+            vec_deque(news, 0..3),
+            any::<bool>(),
+            of(duration()),
+            of(time()),
+        )
+            .prop_map(|(waiters, ephemerals, news, news_lost, hard_limit, pause_told_at)| {
+                SessionMore { waiters, ephemerals, news, news_lost, hard_limit, pause_told_at }
+            });
     let answers = (number(), vec((number(), remembered()), 0..3))
         .prop_map(|(floor, remembered)| Answers { floor, remembered });
     (
@@ -467,8 +456,14 @@ fn resource_record() -> impl Strategy<Value = Resource> {
                 }
             },
         );
-    let fence_record = (btree_map(of(slot()), token(), 0..3), number(), wall())
-        .prop_map(|(armed, refused, refused_wall)| FenceRecord { armed, refused, refused_wall });
+    let fence_record = (btree_map(of(slot()), token(), 0..3), number(), wall(), number(), of(time()))
+        .prop_map(|(armed, refused, refused_wall, untold, told_at)| FenceRecord {
+            armed,
+            refused,
+            refused_wall,
+            untold,
+            told_at,
+        });
     let more = (
         btree_set(place, 0..3),
         of(time()),

@@ -312,6 +312,7 @@ fn grant() -> Vec<Field> {
         always("remaining_ms", millis()),
         always("ttl_ms", millis()),
         always("waited_ms", millis()),
+        maybe("fences", list(text())),
     ]
 }
 

@@ -1,0 +1,67 @@
+//! Every example, run as its head says: what people start with must work.
+
+#[path = "../../crates/fence/tests/support/mod.rs"]
+mod support;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Runs an example by itself and gives what it printed.
+#[track_caller]
+fn run(example: &str, arguments: &[&str], environment: &[(&str, &str)]) -> String {
+    // Cargo builds a package's examples together with its tests, next to them: `target/debug/deps/run-hash` is this.
+    let program = std::env::current_exe().expect("a running program has a path");
+    let folder: PathBuf = program.ancestors().nth(2).expect("target/debug").join("examples");
+    let mut command = Command::new(folder.join(example));
+    command.args(arguments).env_remove("TENURE_ENDPOINTS").envs(environment.iter().copied());
+    let output = command.output().unwrap_or_else(|error| panic!("{example}: {error}"));
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{example}: {}\n{told}{complained}", output.status);
+    told
+}
+
+#[test]
+fn settlement_goes_on_where_the_last_one_stopped() {
+    let Some(server) = support::postgres() else { return };
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
+    let told = run("settlement", &[], &[("DATABASE_URL", &url)]);
+    assert!(told.contains("settling from payment 1 on") && told.contains("up to payment 1000"), "{told}");
+    // The cursor is in the database, beside the mark.
+    let told = run("settlement", &[], &[("DATABASE_URL", &url)]);
+    assert!(told.contains("settling from payment 1001 on"), "{told}");
+}
+
+#[cfg(not(feature = "s3"))]
+#[test]
+fn worker_publishes_what_it_found() {
+    let told = run("worker", &[], &[]);
+    assert!(told.contains("poem.txt: 2 lines, under token 1"), "{told}");
+}
+
+#[test]
+fn cron_publishes_its_report() {
+    let folder = support::folder("reports");
+    let told = run("cron", &[folder.to_str().expect("a path of text")], &[]);
+    let report = told.trim().strip_prefix("published ").expect("where it is");
+    assert_eq!(std::fs::read_to_string(report).expect("the report"), "report number 1\n");
+    std::fs::remove_dir_all(folder).expect("removed");
+}
+
+#[test]
+fn leader_counts_under_its_token() {
+    let told = run("leader", &["3"], &[]);
+    assert!(told.contains("the count stands at 0") && told.contains("3, under token 1"), "{told}");
+}
+
+#[cfg(feature = "sqlx")]
+#[test]
+fn sqlx_writes_under_the_fence() {
+    let Some(server) = support::postgres() else { return };
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
+    let told = run("sqlx", &[], &[("DATABASE_URL", &url)]);
+    assert!(told.contains("the balance is 90, under token 1"), "{told}");
+    let mark = "SELECT token FROM tenure_fence.marks WHERE scope = 'accounts/writer'";
+    let psql = Command::new("psql").args(["-X", "-t", "-A", "-d", &url, "-c", mark]).output();
+    assert_eq!(String::from_utf8_lossy(&psql.expect("psql comes with the server").stdout).trim(), "1");
+}
