@@ -1,71 +1,54 @@
-//! A holder: a process of its own that takes leases with the client library, writes under permits into a fenced storage and
-//! into a guarded register, and tells everything on its standard output, one line each, as it happens. Whoever stops or
-//! kills it reads what it had begun and never ended.
+//! A holder: a process of its own that takes leases with the client library, takes over its fence, and writes under permits into
+//! the ledger and into a guarded register. Now and then it is a zombie on purpose, and writes with a token whose lease it has
+//! given back or lost: the ledger must refuse that once a successor's barrier is in.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure_client::{AcquireError, CallError, Client, Code, Effect, Endpoints, Lease, Session};
+use tenure_core::{Scope, Token};
+use tenure_e2e::Dice;
 
+use crate::ledger::{FENCE, Ledger, bare};
 use crate::time::now;
+use crate::voice::{begin, end, number, tell, wrote};
 
 /// What a holder is told on its command line.
 pub struct Holder {
-    /// Its number.
+    /// Its number, which no other process of the run has.
     pub process: u32,
-    /// Where the nodes are.
+    /// Where the nodes are, or the agent and then the nodes.
     pub endpoints: Endpoints,
-    /// Where the storage listens.
-    pub storage: String,
+    /// Where the ledger is.
+    pub ledger: String,
     /// Its chance.
-    pub seed: u64,
+    pub dice: Dice,
 }
 
 /// The resources that everybody wants, and the guarded register of each.
 pub const RESOURCES: [&str; 2] = ["settlement/cron", "shard/7"];
 const REGISTERS: [&str; 2] = ["settlement/cursor", "shard/7/owner"];
-const TTL: Duration = Duration::from_secs(3);
-
-static NEXT: AtomicU64 = AtomicU64::new(1);
-
-/// Tells one line. A reader that has gone ends the run anyway.
-fn tell(line: &str) {
-    let mut out = std::io::stdout().lock();
-    let _ = writeln!(out, "{line}");
-    let _ = out.flush();
-}
-
-/// Tells that an operation begins; its number.
-fn begin(what: &str) -> u64 {
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    tell(&format!("begin {number} {} {what}", now()));
-    number
-}
-
-fn end(number: u64, outcome: &str) {
-    tell(&format!("end {number} {} {outcome}", now()));
-}
+/// What the prober writes and reads.
+const PROBED: &str = "probe/register";
+/// How long a lease lives without a renewal. Short, so that a fault of seconds outlives it.
+pub const TTL: Duration = Duration::from_secs(3);
+/// How long a holder waits for any answer before it counts the outcome as unknown.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Holder {
     /// Works until it is killed.
-    pub fn run(mut self) -> Result<(), String> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .build()
-            .map_err(|error| format!("no runtime: {error}"))?;
-        runtime.block_on(self.work())
+    pub fn run(self) -> Result<(), String> {
+        runtime()?.block_on(self.work())
     }
 
-    async fn work(&mut self) -> Result<(), String> {
+    async fn work(mut self) -> Result<(), String> {
         let client = Client::connect(&self.endpoints);
+        let mut ledger = Ledger::open(&self.ledger).await?;
         loop {
             let holder = format!("holder-{}", self.process);
+            let from = now();
             match client.session().holder(holder).ttl(TTL).open().await {
                 Ok(session) => {
-                    let from = now();
-                    let lost = self.live(&session).await?;
+                    let lost = self.live(&session, &mut ledger).await?;
                     tell(&format!("session {from} {} {lost}", now()));
                     if !lost {
                         session.close().await;
@@ -77,45 +60,57 @@ impl Holder {
     }
 
     /// One session's life; whether the store ended it.
-    async fn live(&mut self, session: &Session) -> Result<bool, String> {
-        for _ in 0..50 {
-            let which = (self.draw() % 2) as usize;
-            let number = begin(&format!("acquire {}", RESOURCES[which]));
-            match session.acquire(RESOURCES[which]).wait_for(Duration::from_secs(5)).await {
+    async fn live(&mut self, session: &Session, ledger: &mut Ledger) -> Result<bool, String> {
+        for _ in 0..self.dice.between(5, 20) {
+            let which = self.dice.between(0, 2) as usize;
+            read(session, REGISTERS[which]).await;
+            let asked = begin(&format!("acquire {}", RESOURCES[which]));
+            let acquiring = session.acquire(RESOURCES[which]).fences([FENCE]).wait_for(PATIENCE);
+            match acquiring.await {
                 Ok(lease) => {
-                    if let Ok((_, token)) = lease.barrier() {
-                        end(number, &format!("granted {token}"));
-                        self.hold(session, which, lease, token.get()).await?;
+                    if let Ok((scope, token)) = lease.barrier() {
+                        end(asked, &format!("granted {token}"));
+                        self.hold(session, which, lease, ledger).await;
+                        if is_over(session) || self.dice.once_in(3) {
+                            zombie(self.id(), ledger, &scope, token).await;
+                        }
                     }
                 }
-                Err(AcquireError::Held(_)) => end(number, "held"),
-                Err(error) if error.effect() == Effect::NotApplied => end(number, "failed"),
+                Err(AcquireError::Held(_)) => end(asked, "held"),
+                Err(error) if error.effect() == Effect::NotApplied => end(asked, "failed"),
                 Err(_) => {}
             }
             if is_over(session) {
                 return Ok(true);
             }
-            tokio::time::sleep(Duration::from_millis(self.draw() % 40)).await;
+            tokio::time::sleep(Duration::from_millis(self.dice.between(0, 60))).await;
         }
         Ok(false)
     }
 
-    async fn hold(
-        &mut self,
-        session: &Session,
-        which: usize,
-        lease: Lease,
-        token: u64,
-    ) -> Result<(), String> {
-        if self.storage("barrier", which, token)? {
-            for _ in 0..self.draw() % 12 + 1 {
+    /// Takes over, works, gives back.
+    async fn hold(&mut self, session: &Session, which: usize, lease: Lease, ledger: &mut Ledger) {
+        let Ok((_, token)) = lease.barrier() else { return };
+        if lease.take_over(&[(FENCE, ledger.fence())]).await.is_ok() {
+            let mut cut = false;
+            for _ in 0..self.dice.between(1, 12) {
                 let from = now();
                 let Ok(permit) = lease.permit_for(Duration::from_millis(50)) else { break };
                 let until = now() + permit.time_left().as_micros() as u64;
-                let number = NEXT.fetch_add(1, Ordering::Relaxed);
-                tell(&format!("permit {number} {from} {until} {} {token}", RESOURCES[which]));
-                let accepted = self.storage("write", which, token)?;
-                let value = (u64::from(self.process) << 40) | NEXT.fetch_add(1, Ordering::Relaxed);
+                let numbered = number();
+                tell(&format!("permit {numbered} {from} {until} {} {token}", RESOURCES[which]));
+                if !cut {
+                    cut = ledger.cut(&*permit).await.is_ok();
+                }
+                let id = self.id();
+                let came = ledger.write(&*permit, id).await;
+                let go_on = wrote(RESOURCES[which], token.get(), id, &came);
+                if let Err(error) = &came
+                    && let Ok(fence) = FENCE.parse()
+                {
+                    lease.report_refused(&fence, error);
+                }
+                let value = self.id();
                 let put = begin(&format!("put {} {value} {token}", REGISTERS[which]));
                 let writing = session.registers().guarded(&permit).put(REGISTERS[which], value.to_string());
                 match tokio::time::timeout(permit.time_left(), writing).await {
@@ -129,34 +124,76 @@ impl Holder {
                     _ => {}
                 }
                 drop(permit);
-                tell(&format!("permitend {number} {}", now()));
-                if !accepted {
+                tell(&format!("permitend {numbered} {}", now()));
+                if !go_on {
                     break;
                 }
-                tokio::time::sleep(Duration::from_millis(self.draw() % 60)).await;
+                tokio::time::sleep(Duration::from_millis(self.dice.between(0, 60))).await;
             }
         }
-        let number = begin(&format!("release {} {token}", RESOURCES[which]));
-        if let Ok(Ok(_)) = tokio::time::timeout(Duration::from_secs(5), lease.release()).await {
-            end(number, "over");
+        let released = begin(&format!("release {} {token}", RESOURCES[which]));
+        if let Ok(Ok(_)) = tokio::time::timeout(PATIENCE, lease.release()).await {
+            end(released, "over");
         }
-        Ok(())
     }
 
-    /// Asks the storage to accept something under a token.
-    fn storage(&self, what: &str, which: usize, token: u64) -> Result<bool, String> {
-        let failed = |error: std::io::Error| format!("the storage is gone: {error}");
-        let mut stream = UnixStream::connect(&self.storage).map_err(failed)?;
-        writeln!(stream, "{what} {} {token}", RESOURCES[which]).map_err(failed)?;
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).map_err(failed)?;
-        Ok(answer.trim() == "accepted")
+    /// A number for a row or a value that nobody else in the run uses.
+    fn id(&self) -> u64 {
+        (u64::from(self.process) << 32) | number()
     }
+}
 
-    fn draw(&mut self) -> u64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        self.seed >> 33
+/// Writes with a token whose lease is over, past all permits.
+async fn zombie(id: u64, ledger: &mut Ledger, scope: &Scope, token: Token) {
+    let came = ledger.write(&bare(scope, token), id).await;
+    wrote(scope.resource.as_str(), token.get(), id, &came);
+}
+
+/// A linearizable read of a register.
+async fn read(session: &Session, key: &str) {
+    let asked = begin(&format!("get {key}"));
+    match tokio::time::timeout(PATIENCE, session.registers().get(key)).await {
+        Ok(Ok(found)) => end(asked, &value_of(&found)),
+        Ok(Err(error)) if error.effect() == Effect::NotApplied => end(asked, "failed"),
+        _ => {}
     }
+}
+
+fn value_of(found: &tenure_core::Register) -> String {
+    let number = |bytes: &[u8]| std::str::from_utf8(bytes).ok()?.parse::<u64>().ok();
+    match found.value.as_deref().and_then(number) {
+        Some(value) => format!("value {value} {}", found.mod_revision.get()),
+        None => "none".to_owned(),
+    }
+}
+
+/// Writes and reads one register without pause, and holds nothing: how long it goes unanswered is how long the store is away.
+pub fn probe(process: u32, endpoints: &Endpoints) -> Result<(), String> {
+    runtime()?.block_on(async {
+        let registers = Client::connect(endpoints).registers();
+        loop {
+            let value = (u64::from(process) << 32) | number();
+            let put = begin(&format!("put {PROBED} {value}"));
+            match tokio::time::timeout(PATIENCE, registers.put(PROBED, value.to_string())).await {
+                Ok(Ok(revision)) => end(put, &format!("written {}", revision.get())),
+                Ok(Err(error)) if error.effect() == Effect::NotApplied => end(put, "failed"),
+                _ => {}
+            }
+            let get = begin(&format!("get {PROBED}"));
+            match tokio::time::timeout(PATIENCE, registers.get(PROBED)).await {
+                Ok(Ok(found)) => end(get, &value_of(&found)),
+                Ok(Err(error)) if error.effect() == Effect::NotApplied => end(get, "failed"),
+                _ => {}
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    })
+}
+
+/// The runtime of a process's own work.
+pub fn runtime() -> Result<tokio::runtime::Runtime, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| format!("no runtime: {error}"))
 }
 
 /// Whether the session has ended by now.

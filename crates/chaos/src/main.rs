@@ -1,24 +1,35 @@
-//! `tenure-chaos`: real processes, real disks and a real network that is broken on purpose; what holders saw is judged by the
-//! same checkers that judge the simulation.
+//! `tenure-chaos`: real processes, real disks, a real database and a real network that is broken on purpose; what holders saw is
+//! judged by the same checkers that judge the simulation.
 //!
-//! It needs root, `ip` and `nft`. What it breaks lives in network namespaces of its own, and goes with them.
+//! It needs root, `ip`, `nft` and PostgreSQL. What it breaks lives in network namespaces of its own, and goes with them.
+//! Start reading at `nemesis.rs` for what goes wrong, `holder.rs` and `worker.rs` for who is watched, `evidence.rs` for what is judged.
 
 mod cast;
+mod evidence;
 mod holder;
+mod ledger;
 mod nemesis;
-mod net;
+mod picture;
+mod player;
 mod report;
 mod story;
 mod time;
+mod voice;
+mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use tenure_checker::judge;
+use tenure_checker::{Violation, judge};
+use tenure_client::Endpoints;
+use tenure_e2e::Dice;
 
-use crate::cast::Cast;
+use crate::cast::{Cast, Wanted};
+use crate::evidence::Onlooker;
 use crate::holder::Holder;
-use crate::nemesis::Nemesis;
+use crate::ledger::Database;
+use crate::nemesis::{Nemesis, rest};
 use crate::report::Ran;
 use crate::story::Story;
 use crate::time::now;
@@ -30,31 +41,42 @@ Breaks a real cluster and judges what its holders saw.
 
   --seconds S      how long (120)
   --nodes N        how many nodes (3)
-  --holders H      how many holders (3)
-  --seed K         decides whom faults strike and how long they last (1)
-  --report FOLDER  where report.md, timeline.svg and the nodes' logs go (target/chaos)
+  --holders H      how many holders that link the library; beside them run two through a host agent, and `tenure run` (3)
+  --seed K         decides which faults, whom they strike and how long they last (1)
+  --report FOLDER  where report.md, timeline.svg and the logs go (target/chaos)
 
-Needs root, `ip` (iproute2) and `nft` (nftables). TENURE_BIN names the binary to break.
+Needs root, `ip` (iproute2), `nft` (nftables), PostgreSQL, and libfaketime for clocks that go wrong.
+TENURE_BIN names the binary to break.
 ";
 
-struct Wanted {
+struct Asked {
     seconds: u64,
-    nodes: u32,
-    holders: u32,
+    nodes: usize,
+    holders: usize,
     seed: u64,
     folder: PathBuf,
 }
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let done = match arguments.first().map(String::as_str) {
-        Some("holder") => hold(&arguments[1..]),
-        Some("--help" | "-h") => {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["holder", process, endpoints, ledger] => hold(process, endpoints, ledger),
+        ["prober", process, endpoints] => {
+            number(process).and_then(|process| holder::probe(process, &parse_endpoints(endpoints)?))
+        }
+        ["command", process, ledger, program] => {
+            number(process).and_then(|process| worker::command(process, ledger, program))
+        }
+        ["descendant", process, ledger] => {
+            number(process).and_then(|process| worker::descendant(process, ledger))
+        }
+        ["--help" | "-h", ..] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
         }
         _ => match parse(&arguments) {
-            Some(wanted) => run(&wanted),
+            Some(asked) => run(&asked),
             None => {
                 eprint!("{USAGE}");
                 return ExitCode::from(2);
@@ -70,100 +92,120 @@ fn main() -> ExitCode {
     }
 }
 
-fn parse(arguments: &[String]) -> Option<Wanted> {
+fn parse(arguments: &[String]) -> Option<Asked> {
     let folder = PathBuf::from("target/chaos");
-    let mut wanted = Wanted { seconds: 120, nodes: 3, holders: 3, seed: 1, folder };
+    let mut asked = Asked { seconds: 120, nodes: 3, holders: 3, seed: 1, folder };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
         let value = arguments.next()?;
         match argument.as_str() {
-            "--seconds" => wanted.seconds = value.parse().ok()?,
-            "--nodes" => wanted.nodes = value.parse().ok().filter(|nodes| (3..=9).contains(nodes))?,
+            "--seconds" => asked.seconds = value.parse().ok()?,
+            "--nodes" => asked.nodes = value.parse().ok().filter(|nodes| [3, 5, 7].contains(nodes))?,
             "--holders" => {
-                wanted.holders = value.parse().ok().filter(|holders| (1..=50).contains(holders))?
+                asked.holders = value.parse().ok().filter(|holders| (1..=50).contains(holders))?;
             }
-            "--seed" => wanted.seed = value.parse().ok()?,
-            "--report" => wanted.folder = value.into(),
+            "--seed" => asked.seed = value.parse().ok()?,
+            "--report" => asked.folder = value.into(),
             _ => return None,
         }
     }
-    Some(wanted)
+    Some(asked)
+}
+
+fn number(process: &str) -> Result<u32, String> {
+    process.parse().map_err(|_| "this is started by a run".to_owned())
+}
+
+fn parse_endpoints(endpoints: &str) -> Result<Endpoints, String> {
+    endpoints.parse().map_err(|error| format!("{error}"))
 }
 
 /// The other half of this program: one holder.
-fn hold(arguments: &[String]) -> Result<(), String> {
-    let [process, endpoints, storage] = arguments else { return Err("a holder is started by a run".into()) };
-    let process: u32 = process.parse().map_err(|_| "a holder has a number")?;
-    let endpoints = endpoints.parse().map_err(|error| format!("{error}"))?;
-    Holder { process, endpoints, storage: storage.clone(), seed: u64::from(process) * 7_919 }.run()
+fn hold(process: &str, endpoints: &str, ledger: &str) -> Result<(), String> {
+    let process = number(process)?;
+    let dice = Dice::seeded(u64::from(process) * 7_919);
+    Holder { process, endpoints: parse_endpoints(endpoints)?, ledger: ledger.to_owned(), dice }.run()
 }
 
-fn run(wanted: &Wanted) -> Result<(), String> {
+fn run(asked: &Asked) -> Result<(), String> {
     let binary = std::env::var_os("TENURE_BIN").map(PathBuf::from);
     let binary =
         binary.ok_or("TENURE_BIN must name the tenure binary; `cargo xtask chaos` builds and names it")?;
     // Data of an earlier run would be another cluster's.
-    let _ = std::fs::remove_dir_all(&wanted.folder);
-    std::fs::create_dir_all(&wanted.folder)
-        .map_err(|error| format!("{}: {error}", wanted.folder.display()))?;
-    let folder = wanted.folder.canonicalize().map_err(|error| error.to_string())?;
+    let _ = std::fs::remove_dir_all(&asked.folder);
+    std::fs::create_dir_all(&asked.folder).map_err(|error| format!("{}: {error}", asked.folder.display()))?;
+    let folder = asked.folder.canonicalize().map_err(|error| error.to_string())?;
+    let database = Database::start()?;
     let story = Story::default();
-    story.serve_storage(&folder.join("storage"))?;
-    let mut cast = Cast::start(wanted.nodes, wanted.holders, binary, &folder, &story)?;
+    let mut nemesis = Nemesis::new(asked.seed);
+    let wanted = Wanted {
+        nodes: asked.nodes,
+        holders: asked.holders,
+        binary,
+        folder: folder.clone(),
+        ledger: database.place(),
+    };
+    let mut cast = Cast::start(wanted, &story, Dice::seeded(asked.seed))?;
     let formed_by = now() + 60_000_000;
-    while story.progress().1.is_none() {
+    while story.answered_last().is_none() {
         if now() > formed_by {
             return Err(format!("the cluster did not form; its logs are in {}", folder.display()));
         }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        rest(&mut cast, Duration::from_millis(50))?;
     }
-    let mut ran = Ran {
-        nodes: wanted.nodes,
-        holders: wanted.holders,
-        seed: wanted.seed,
-        from: now(),
-        until: 0,
-        faults: Vec::new(),
-        unreadable: 0,
-    };
-    let mut nemesis = Nemesis::new(wanted.seed);
-    while now() < ran.from + wanted.seconds * 1_000_000 {
-        let injected = nemesis.strike(&mut cast, &story)?;
-        eprintln!(
-            "{:>6.1} s  {} for {:.1} s; longest silence {:.2} s",
-            (now() - ran.from) as f64 / 1e6,
-            injected.fault.word(),
-            (injected.until - injected.from) as f64 / 1e6,
-            injected.silence as f64 / 1e6
-        );
-        ran.faults.push(injected);
-    }
-    ran.until = now();
-    let mut fallen = Vec::new();
-    for node in &mut cast.nodes {
-        if !node.runs() {
-            fallen.push(node.host);
+    let onlooker = Onlooker::start(&cast, &story);
+    // What it is like when nothing is broken.
+    rest(&mut cast, Duration::from_secs(2))?;
+    let mut ran = Ran::begin(asked.nodes, asked.holders, asked.seed);
+    let mut broken = Ok(());
+    while now() < ran.from + asked.seconds * 1_000_000 {
+        match nemesis.draw().carry_out(&mut cast, &story) {
+            Ok(injected) => {
+                report::say(&ran, &injected);
+                ran.faults.extend(injected);
+            }
+            Err(why) => {
+                broken = Err(why);
+                break;
+            }
         }
     }
+    ran.until = now();
+    let waits = if broken.is_ok() { evidence::turns(&mut cast, &story)? } else { Vec::new() };
+    cast.end_players();
+    drop(onlooker);
+    let finals = if broken.is_ok() { evidence::finals(&mut cast) } else { Vec::new() };
+    let (failures, deaths) = (std::mem::take(&mut cast.failures), std::mem::take(&mut cast.deaths));
+    ran.runs = std::mem::take(&mut cast.runs);
+    let hosts = std::mem::take(&mut cast.hosts);
+    ran.stood_still = std::mem::take(&mut cast.stood_still);
     drop(cast);
-    // Holders are gone; their last words may still be on their way.
-    std::thread::sleep(std::time::Duration::from_millis(500));
-    let (mut history, unreadable) = story.finish();
-    ran.unreadable = unreadable;
-    for node in fallen {
-        history.failures.push(tenure_checker::Failure {
-            node: Some(u64::from(node)),
-            at: ran.until,
-            why: "it was not running at the end".into(),
-            excused: false,
-        });
-    }
-    let judged = judge(&history);
+    // Everybody is gone; their last words may still be on their way.
+    std::thread::sleep(Duration::from_millis(500));
+    let told = story.finish();
+    let ledger = database.judge(&told.acknowledged)?;
+    ran.entries = told.entries;
+    ran.unreadable = told.unreadable;
+    let mut history = told.history;
+    // Refusals first: what was accepted must stay in the order of the commits, and only that is compared.
+    history.fence_steps.extend(ledger.steps);
+    (history.failures, history.waits, history.finals) = (failures, waits, finals);
+    evidence::mark_healthy(&mut history, &hosts, &ran.faults, &ran.stood_still);
+    history.deaths = evidence::deaths(&history, &deaths, &ran.faults, &ran.stood_still, ran.until);
+    let mut judged = judge(&history);
+    let also = |rule, what| Violation { rule, what };
+    judged.violations.extend(ledger.wrong.into_iter().map(|what| also("fence_never_falls", what)));
+    judged.violations.extend(broken.err().map(|what| also("heals", what)));
     let text = report::markdown(&ran, &history, &judged, "timeline.svg");
-    std::fs::write(folder.join("report.md"), &text).map_err(|error| error.to_string())?;
-    std::fs::write(folder.join("timeline.svg"), report::svg(&ran, &history))
-        .map_err(|error| error.to_string())?;
+    let write =
+        |name: &str, text: &str| std::fs::write(folder.join(name), text).map_err(|error| error.to_string());
+    write("report.md", &text)?;
+    write("timeline.svg", &picture::svg(&ran, &history))?;
     println!("{text}");
     println!("report: {}", folder.join("report.md").display());
-    if judged.violations.is_empty() { Ok(()) } else { Err("rules were broken".into()) }
+    match (judged.violations.len(), judged.undecided.len()) {
+        (0, 0) => Ok(()),
+        (0, _) => Err("some histories could not be decided".into()),
+        _ => Err("rules were broken".into()),
+    }
 }

@@ -1,24 +1,32 @@
-//! What goes wrong, and for how long it stayed wrong for the holders.
+//! What goes wrong: which faults, in which order, whom they strike and for how long. All of it is drawn from the seed; only who
+//! leads at that moment is not. One fault, or two at a time; then everything is put right, and the next.
 
 use std::time::Duration;
 
-use crate::cast::{Cast, HOLDERS_FROM};
+use tenure_e2e::Dice;
+
+use crate::cast::{Cast, Role};
+use crate::player::{Clocks, clock_faker};
 use crate::story::Story;
-use crate::time::now;
+use crate::time::{Patience, STOOD_STILL, now};
 
 /// One fault that was injected.
 #[derive(Clone, Debug)]
 pub struct Injected {
     /// What.
     pub fault: Fault,
-    /// When it began and ended.
+    /// Whom it struck, in words.
+    pub whom: String,
+    /// When it began.
     pub from: u64,
-    /// See `from`.
+    /// When everything had been put right.
     pub until: u64,
-    /// The longest stretch without an answered operation from its beginning until everything was well again.
-    pub silence: u64,
-    /// Operations that ended meanwhile.
-    pub operations: usize,
+    /// When somebody was answered who had asked after that, and the next fault could come.
+    pub well: u64,
+    /// What it was combined with.
+    pub beside: Option<Fault>,
+    /// The hosts that it touched: a holder there was not well.
+    pub touched: Vec<usize>,
 }
 
 macro_rules! faults {
@@ -40,161 +48,353 @@ macro_rules! faults {
 }
 
 faults! {
-    LeaderAlone: "leader cut off from the other nodes",
-    FollowerAlone: "a follower cut off from the other nodes",
+    LeaderAlone: "leader cut off from all other nodes",
+    Split: "a minority with the leader, and half of the holders, cut off from the rest",
+    FollowerAlone: "a follower cut off from all other nodes",
     LeaderDeaf: "leader hears no other node (one way)",
-    Bridge: "two nodes do not hear each other, both hear the rest",
+    LeaderMute: "no other node hears the leader (one way)",
+    Bridge: "two halves that hear each other only through one node",
     HolderCutOff: "a holder cut off from all nodes",
-    HolderFromLeader: "a holder cut off from the leader alone",
+    HolderFromLeader: "all holders cut off from the leader alone",
     LeaderStopped: "leader stopped (SIGSTOP)",
     FollowersStopped: "all followers stopped (SIGSTOP)",
     HolderStopped: "a holder stopped (SIGSTOP)",
-    LeaderKilled: "leader killed (SIGKILL) and started again",
-    AllKilled: "all nodes killed (SIGKILL) and started again",
-    HolderKilled: "a holder killed (SIGKILL) and started again",
-    PacketLoss: "a node loses 30 % of what it is sent",
+    RunStopped: "`tenure run` alone stopped (SIGSTOP)",
+    AgentStopped: "host agent stopped (SIGSTOP)",
+    LeaderKilled: "leader killed (SIGKILL), later started again",
+    FollowerKilled: "a follower killed (SIGKILL), later started again",
+    AllKilled: "all nodes killed (SIGKILL), later started again",
+    HolderKilled: "a holder killed (SIGKILL), later started again",
+    RunKilled: "`tenure run` killed (SIGKILL), later started again",
+    AgentKilled: "host agent killed (SIGKILL), later started again",
+    LeaderRestarted: "leader restarted (SIGTERM, and at once again)",
+    Wiped: "a voter's data deleted; replaced by remove and add",
+    Membership: "a node added, then one removed",
+    NodeClockRate: "leader's clocks 200 ppm fast, a follower's 200 ppm slow",
+    HolderClockRate: "one holder's clocks 200 ppm slow, another's 200 ppm fast",
+    HolderClockSlow: "a holder's clocks at half speed (beyond rho: only fences help)",
+    CalendarSteps: "calendar of the leader and of a holder set back and forth by hours",
+    PacketLoss: "leader loses 30 % of what it is sent",
+    Throttled: "leader sends at most 256 kbit/s",
+    FullDisk: "a node's disk full",
 }
 
-/// Injects faults one after another.
+/// Kinds that change who is a member: one of them at a time.
+const RECONFIGURES: [Fault; 2] = [Fault::Wiped, Fault::Membership];
+
+/// Draws faults.
 pub struct Nemesis {
-    seed: u64,
-    turn: usize,
+    dice: Dice,
+    /// Kinds that are yet to come before any comes again.
+    to_come: Vec<Fault>,
+    strikes: u64,
+}
+
+/// What the seed has decided about one strike.
+pub struct Strike {
+    /// One fault, or two.
+    pub faults: Vec<Fault>,
+    length: Duration,
+    apart: Duration,
+    rest: Duration,
+    dice: Dice,
 }
 
 impl Nemesis {
     /// Faults in an order that the seed decides.
     pub fn new(seed: u64) -> Nemesis {
-        Nemesis { seed, turn: 0 }
+        Nemesis { dice: Dice::seeded(seed), to_come: Vec::new(), strikes: 0 }
     }
 
-    fn draw(&mut self, below: u64) -> u64 {
-        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.seed >> 33) % below
+    fn draw_kind(&mut self) -> Fault {
+        if self.to_come.is_empty() {
+            self.to_come = Fault::ALL.to_vec();
+        }
+        let which = self.dice.between(0, self.to_come.len() as u64) as usize;
+        self.to_come.swap_remove(which)
     }
 
-    /// Injects the next fault, undoes it, and waits until holders are answered again.
-    pub fn strike(&mut self, cast: &mut Cast, story: &Story) -> Result<Injected, String> {
-        // Every kind in turn, so that a short run has seen as many as it can; the lengths are chance.
-        let fault = Fault::ALL[self.turn % Fault::ALL.len()];
-        self.turn += 1;
-        let length = Duration::from_millis(500 + self.draw(5_500));
-        let (from, began_with) = (now(), story.progress().0);
-        let mut watch = Watch::new(story);
-        self.apply(fault, cast, &mut watch, length)?;
+    /// Draws the next strike. Every third is of two faults.
+    pub fn draw(&mut self) -> Strike {
+        self.strikes += 1;
+        let mut faults = vec![self.draw_kind()];
+        if self.strikes.is_multiple_of(3) {
+            let second = self.draw_kind();
+            if RECONFIGURES.contains(&second) && RECONFIGURES.contains(&faults[0]) {
+                // It comes another time.
+                self.to_come.push(second);
+            } else if second != faults[0] {
+                faults.push(second);
+            }
+        }
+        let mut millis = |low, high| Duration::from_millis(self.dice.between(low, high));
+        let (length, apart, rest) = (millis(500, 6_500), millis(0, 1_500), millis(300, 1_500));
+        Strike { faults, length, apart, rest, dice: self.dice.split() }
+    }
+}
+
+impl Strike {
+    /// Breaks, waits, puts right, and waits until somebody is answered; what was injected.
+    pub fn carry_out(mut self, cast: &mut Cast, story: &Story) -> Result<Vec<Injected>, String> {
+        let mut injected: Vec<Injected> = Vec::new();
+        for (index, fault) in self.faults.clone().into_iter().enumerate() {
+            if index > 0 {
+                rest(cast, self.apart)?;
+            }
+            let from = now();
+            let Some((whom, touched)) = inject(fault, cast, story, &mut self.dice)? else { continue };
+            let beside = None;
+            injected.push(Injected { fault, whom, from, until: 0, well: 0, beside, touched });
+        }
+        if let [first, second] = &mut injected[..] {
+            (first.beside, second.beside) = (Some(second.fault), Some(first.fault));
+        }
+        let half = self.length / 2;
+        rest(cast, half)?;
+        cast.step_calendars("-86400");
+        rest(cast, half)?;
+        cast.mend()?;
         let until = now();
-        // Well again: something was answered that was asked after the fault.
-        let healed_by = until + 30_000_000;
-        while story.progress().1.is_none_or(|last| last < until + 300_000) && now() < healed_by {
-            watch.rest(Duration::from_millis(50));
+        let mut patience = Patience::of_seconds(60);
+        while story.answered_last().is_none_or(|last| last < until + 200_000) {
+            if !patience.lasts() {
+                return Err(format!("nobody was answered within 60 s after {}", self.faults[0].word()));
+            }
+            rest(cast, Duration::from_millis(20))?;
         }
-        watch.rest(Duration::from_millis(500 + self.draw(1_500)));
-        let operations = story.progress().0 - began_with;
-        Ok(Injected { fault, from, until, silence: watch.longest, operations })
-    }
-
-    fn apply(
-        &mut self,
-        fault: Fault,
-        cast: &mut Cast,
-        watch: &mut Watch,
-        length: Duration,
-    ) -> Result<(), String> {
-        let leader = cast.leader().unwrap_or(0);
-        let others: Vec<usize> = (0..cast.nodes.len()).filter(|node| *node != leader).collect();
-        let follower = others[self.draw(others.len() as u64) as usize];
-        let holder = self.draw(cast.holders.len() as u64) as usize;
-        let hosts: Vec<u32> = cast.nodes.iter().map(|node| node.host).collect();
-        let holder_host = HOLDERS_FROM + holder as u32;
-        let heal = |cast: &Cast, which: &[u32]| which.iter().try_for_each(|host| cast.net.heal(*host));
-        match fault {
-            Fault::LeaderAlone | Fault::FollowerAlone => {
-                let alone = if fault == Fault::LeaderAlone { leader } else { follower };
-                let rest: Vec<u32> = hosts.iter().copied().filter(|host| *host != hosts[alone]).collect();
-                cast.net.cut(hosts[alone], &rest)?;
-                rest.iter().try_for_each(|host| cast.net.cut(*host, &[hosts[alone]]))?;
-                watch.rest(length);
-                heal(cast, &hosts)
-            }
-            Fault::LeaderDeaf => {
-                let rest: Vec<u32> = others.iter().map(|other| hosts[*other]).collect();
-                cast.net.cut(hosts[leader], &rest)?;
-                watch.rest(length);
-                heal(cast, &hosts)
-            }
-            Fault::Bridge => {
-                cast.net.cut(hosts[leader], &[hosts[follower]])?;
-                cast.net.cut(hosts[follower], &[hosts[leader]])?;
-                watch.rest(length);
-                heal(cast, &hosts)
-            }
-            Fault::HolderCutOff | Fault::HolderFromLeader => {
-                let from = if fault == Fault::HolderCutOff { hosts.clone() } else { vec![hosts[leader]] };
-                cast.net.cut(holder_host, &from)?;
-                from.iter().try_for_each(|host| cast.net.cut(*host, &[holder_host]))?;
-                watch.rest(length);
-                heal(cast, &hosts)?;
-                heal(cast, &[holder_host])
-            }
-            Fault::LeaderStopped => {
-                cast.nodes[leader].stop();
-                watch.rest(length);
-                cast.nodes[leader].go_on();
-                Ok(())
-            }
-            Fault::FollowersStopped => {
-                others.iter().for_each(|other| cast.nodes[*other].stop());
-                watch.rest(length);
-                others.iter().for_each(|other| cast.nodes[*other].go_on());
-                Ok(())
-            }
-            Fault::HolderStopped => {
-                cast.holders[holder].stop();
-                watch.rest(length);
-                cast.holders[holder].go_on();
-                Ok(())
-            }
-            Fault::LeaderKilled => {
-                cast.nodes[leader].kill();
-                watch.rest(length);
-                cast.start_node(leader)
-            }
-            Fault::AllKilled => {
-                cast.nodes.iter_mut().for_each(|node| node.kill());
-                watch.rest(length);
-                (0..cast.nodes.len()).try_for_each(|node| cast.start_node(node))
-            }
-            Fault::HolderKilled => {
-                cast.holders[holder].kill();
-                watch.rest(length);
-                cast.start_holder(holder)
-            }
-            Fault::PacketLoss => {
-                cast.net.lose(hosts[leader], 30)?;
-                watch.rest(length);
-                heal(cast, &hosts)
-            }
-        }
+        rest(cast, self.rest)?;
+        let well = now();
+        injected.iter_mut().for_each(|injected| (injected.until, injected.well) = (until, well));
+        Ok(injected)
     }
 }
 
-/// Watches how long nobody is answered.
-struct Watch<'a> {
-    story: &'a Story,
-    longest: u64,
+/// Waits, and looks after those who end in their own time meanwhile.
+pub fn rest(cast: &mut Cast, length: Duration) -> Result<(), String> {
+    let until = now() + length.as_micros() as u64;
+    while now() < until {
+        let before = now();
+        std::thread::sleep(Duration::from_millis(20).min(length));
+        let after = now();
+        if after - before > STOOD_STILL {
+            cast.stood_still.push((before, after));
+        }
+        cast.tend()?;
+    }
+    Ok(())
 }
 
-impl<'a> Watch<'a> {
-    fn new(story: &'a Story) -> Watch<'a> {
-        Watch { story, longest: 0 }
+/// Breaks something: whom it struck, and the hosts that it touched. `None`: it cannot be done here, or now.
+fn inject(
+    fault: Fault,
+    cast: &mut Cast,
+    story: &Story,
+    dice: &mut Dice,
+) -> Result<Option<(String, Vec<usize>)>, String> {
+    let leader = cast.leader().unwrap_or(0);
+    let others: Vec<usize> = (0..cast.nodes.len()).filter(|node| *node != leader).collect();
+    let mut one_of = |list: &[usize]| list[dice.between(0, list.len() as u64) as usize];
+    let follower = one_of(&others);
+    let mut holders = cast.of(Role::Library);
+    holders.extend(cast.of(Role::ThroughAgent));
+    let holder = one_of(&holders);
+    let library = cast.of(Role::Library);
+    let writer = one_of(&library);
+    let slots: Vec<usize> = cast.nodes.iter().map(|node| node.player.host).collect();
+    let slots_but = |but: usize| slots.iter().copied().filter(|slot| *slot != slots[but]).collect::<Vec<_>>();
+    let node = |cast: &Cast, index: usize| format!("node {}", cast.nodes[index].number);
+    let player = |cast: &Cast, index: usize| format!("process {}", cast.players[index].1.process);
+    let host = |cast: &Cast, index: usize| cast.players[index].1.host;
+    let mut client_hosts: Vec<usize> = cast.players.iter().map(|(_, player)| player.host).collect();
+    client_hosts.sort_unstable();
+    client_hosts.dedup();
+    let nobody = Vec::new();
+    let struck = match fault {
+        Fault::LeaderAlone | Fault::FollowerAlone => {
+            let alone = if fault == Fault::LeaderAlone { leader } else { follower };
+            cast.lan.part(&[slots[alone]], &slots_but(alone));
+            (node(cast, alone), nobody)
+        }
+        Fault::Split => {
+            let mut minority = vec![slots[leader]];
+            minority.extend(others.iter().map(|other| slots[*other]).take((cast.nodes.len() - 1) / 2 - 1));
+            let with: Vec<usize> = client_hosts.iter().copied().step_by(2).collect();
+            let these: Vec<usize> = minority.iter().chain(&with).copied().collect();
+            let those: Vec<usize> =
+                cast.all_hosts().into_iter().filter(|host| !these.contains(host)).collect();
+            cast.lan.part(&these, &those);
+            (format!("{} nodes of {}", minority.len(), cast.nodes.len()), client_hosts)
+        }
+        Fault::LeaderDeaf => {
+            cast.lan.deafen(slots[leader], &slots_but(leader));
+            (node(cast, leader), nobody)
+        }
+        Fault::LeaderMute => {
+            slots_but(leader).iter().for_each(|slot| cast.lan.deafen(*slot, &[slots[leader]]));
+            (node(cast, leader), nobody)
+        }
+        Fault::Bridge => {
+            let rest: Vec<usize> = slots_but(follower);
+            let (these, those) = rest.split_at(rest.len() / 2);
+            cast.lan.part(these, those);
+            (format!("{} hears both halves", node(cast, follower)), nobody)
+        }
+        Fault::HolderCutOff => {
+            let host = host(cast, holder);
+            cast.lan.part(&[host], &slots);
+            (player(cast, holder), vec![host])
+        }
+        Fault::HolderFromLeader => {
+            cast.lan.part(&[slots[leader]], &client_hosts);
+            // They hear all other nodes, which pass on what they ask: nobody may lose anything by it.
+            (node(cast, leader), nobody)
+        }
+        Fault::LeaderStopped => {
+            cast.nodes[leader].player.stop();
+            (node(cast, leader), nobody)
+        }
+        Fault::FollowersStopped => {
+            others.iter().for_each(|other| cast.nodes[*other].player.stop());
+            (format!("{} nodes", others.len()), nobody)
+        }
+        Fault::HolderStopped => {
+            cast.players[holder].1.stop();
+            (player(cast, holder), vec![host(cast, holder)])
+        }
+        Fault::RunStopped => {
+            let run = cast.of(Role::Run)[0];
+            cast.players[run].1.stop();
+            (player(cast, run), vec![host(cast, run)])
+        }
+        Fault::AgentStopped | Fault::AgentKilled => {
+            let agent = cast.of(Role::Agent)[0];
+            match fault {
+                Fault::AgentStopped => cast.players[agent].1.stop(),
+                _ => cast.kill_player(agent),
+            }
+            (player(cast, agent), nobody)
+        }
+        Fault::LeaderKilled | Fault::FollowerKilled => {
+            let victim = if fault == Fault::LeaderKilled { leader } else { follower };
+            cast.nodes[victim].player.kill();
+            (node(cast, victim), nobody)
+        }
+        Fault::AllKilled => {
+            cast.nodes.iter_mut().for_each(|node| node.player.kill());
+            (format!("{} nodes", cast.nodes.len()), nobody)
+        }
+        Fault::HolderKilled => {
+            let struck = (player(cast, holder), vec![host(cast, holder)]);
+            cast.kill_player(holder);
+            struck
+        }
+        Fault::RunKilled => {
+            let run = cast.of(Role::Run)[0];
+            let struck = (player(cast, run), vec![host(cast, run)]);
+            cast.kill_player(run);
+            struck
+        }
+        Fault::LeaderRestarted => {
+            cast.nodes[leader].player.go_on();
+            cast.nodes[leader].player.terminate();
+            cast.start_node(leader, Clocks::Right)?;
+            (node(cast, leader), nobody)
+        }
+        Fault::Wiped => {
+            let whom = node(cast, follower);
+            cast.wipe(follower)?;
+            (whom, nobody)
+        }
+        Fault::Membership => {
+            cast.grow()?;
+            (format!("node {} added", cast.nodes[cast.nodes.len() - 1].number), nobody)
+        }
+        Fault::NodeClockRate | Fault::HolderClockRate | Fault::HolderClockSlow | Fault::CalendarSteps
+            if clock_faker().is_none() =>
+        {
+            return Ok(None);
+        }
+        Fault::NodeClockRate => {
+            for (victim, rate) in [(leader, 1.0002), (follower, 0.9998)] {
+                cast.nodes[victim].player.kill();
+                cast.start_node(victim, Clocks::Rate(rate))?;
+            }
+            (format!("{} and {}", node(cast, leader), node(cast, follower)), nobody)
+        }
+        Fault::HolderClockRate => {
+            let mut hosts = Vec::new();
+            for (victim, rate) in library.iter().zip([0.9998, 1.0002]) {
+                cast.kill_player(*victim);
+                cast.start_player(*victim, Clocks::Rate(rate))?;
+                hosts.push(host(cast, *victim));
+            }
+            (format!("{} holders", hosts.len()), hosts)
+        }
+        Fault::HolderClockSlow => {
+            cast.kill_player(writer);
+            cast.start_player(writer, Clocks::Rate(0.5))?;
+            story.excuse(cast.players[writer].1.process);
+            (player(cast, writer), vec![host(cast, writer)])
+        }
+        Fault::CalendarSteps => {
+            cast.step_calendars("+0");
+            let clocks = Clocks::Calendar(cast.calendar());
+            cast.nodes[leader].player.kill();
+            cast.start_node(leader, clocks.clone())?;
+            cast.kill_player(writer);
+            cast.start_player(writer, clocks)?;
+            cast.step_calendars("+86400");
+            (format!("{} and {}", node(cast, leader), player(cast, writer)), vec![host(cast, writer)])
+        }
+        // What a network loses, holders may not hear in time.
+        Fault::PacketLoss => {
+            cast.lan.lose(slots[leader], 30);
+            (node(cast, leader), client_hosts)
+        }
+        Fault::Throttled => {
+            cast.lan.throttle(slots[leader], 256);
+            (node(cast, leader), client_hosts)
+        }
+        Fault::FullDisk => {
+            let fillable = cast.fillable();
+            let Some(victim) = fillable.first().copied() else { return Ok(None) };
+            if !cast.fill(victim) {
+                return Ok(None);
+            }
+            (node(cast, victim), nobody)
+        }
+    };
+    Ok(Some(struck))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn drawn(seed: u64, strikes: usize) -> Vec<(Vec<Fault>, Duration)> {
+        let mut nemesis = Nemesis::new(seed);
+        (0..strikes).map(|_| nemesis.draw()).map(|strike| (strike.faults, strike.length)).collect()
     }
 
-    fn rest(&mut self, length: Duration) {
-        let until = now() + length.as_micros() as u64;
-        while now() < until {
-            std::thread::sleep(Duration::from_millis(20).min(length));
-            if let Some(last) = self.story.progress().1 {
-                self.longest = self.longest.max(now().saturating_sub(last));
-            }
+    #[test]
+    fn a_seed_draws_the_same_faults_again_and_another_seed_others() {
+        assert_eq!(drawn(7, 40), drawn(7, 40));
+        assert_ne!(drawn(7, 40), drawn(8, 40));
+    }
+
+    #[test]
+    fn every_kind_comes_before_any_comes_a_third_time() {
+        let faults: Vec<Fault> =
+            drawn(1, Fault::ALL.len()).into_iter().flat_map(|(faults, _)| faults).collect();
+        let kinds: BTreeSet<Fault> = faults.iter().copied().collect();
+        assert_eq!(kinds.len(), Fault::ALL.len(), "{faults:?}");
+    }
+
+    #[test]
+    fn two_changes_of_the_membership_never_meet() {
+        for (faults, _) in (0..50).flat_map(|seed| drawn(seed, 60)) {
+            assert!(faults.iter().filter(|fault| RECONFIGURES.contains(fault)).count() < 2, "{faults:?}");
         }
     }
 }

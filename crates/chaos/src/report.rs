@@ -1,32 +1,98 @@
-//! The report of a run: Markdown for people, and a picture of who held what while what was broken.
+//! The report of a run, for people: what was injected, what came of it, how long it hurt.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use tenure_checker::{History, Judged, Outcome};
+use tenure_checker::{Call, History, Judged, Outcome};
 
 use crate::nemesis::{Fault, Injected};
+use crate::time::now;
 
 /// What a run was.
 pub struct Ran {
-    /// How many nodes and holders.
-    pub nodes: u32,
-    /// See `nodes`.
-    pub holders: u32,
-    /// The seed of the faults' lengths and targets.
+    /// How many nodes.
+    pub nodes: usize,
+    /// How many holders that link the library.
+    pub holders: usize,
+    /// What decided about the faults.
     pub seed: u64,
-    /// When it began and ended.
+    /// When it began.
     pub from: u64,
-    /// See `from`.
+    /// When it ended.
     pub until: u64,
     /// What was injected.
     pub faults: Vec<Injected>,
-    /// Lines of holders that could not be read: one that is killed leaves half a line behind.
+    /// How commands under `tenure run` ended: code and how often.
+    pub runs: BTreeMap<String, u64>,
+    /// What came of writes to the ledger, by word.
+    pub entries: BTreeMap<String, u64>,
+    /// When the whole run stood still, nobody in it to blame.
+    pub stood_still: Vec<(u64, u64)>,
+    /// Lines that could not be read.
     pub unreadable: u64,
 }
 
-fn seconds(micros: u64) -> f64 {
+impl Ran {
+    /// A run that begins now.
+    pub fn begin(nodes: usize, holders: usize, seed: u64) -> Ran {
+        let (faults, runs, entries) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let stood_still = Vec::new();
+        Ran { nodes, holders, seed, from: now(), until: 0, faults, runs, entries, stood_still, unreadable: 0 }
+    }
+}
+
+/// Microseconds as seconds.
+pub fn seconds(micros: u64) -> f64 {
     micros as f64 / 1e6
+}
+
+/// Says what was injected, as it happens.
+pub fn say(ran: &Ran, injected: &[Injected]) {
+    for one in injected {
+        eprintln!(
+            "{:>7.1} s  {} ({}){}, well again after {:.1} s",
+            seconds(one.from - ran.from),
+            one.fault.word(),
+            one.whom,
+            one.beside.map_or(String::new(), |other| format!(", together with: {}", other.word())),
+            seconds(one.until - one.from)
+        );
+    }
+}
+
+/// Moments of something that should happen all the time, in order.
+pub struct Pulse(Vec<u64>);
+
+impl Pulse {
+    /// When the prober was answered.
+    pub fn of_store(history: &History) -> Pulse {
+        let probes = history.operations.iter().filter(|operation| {
+            matches!(operation.outcome, Outcome::Answered(_))
+                && operation.call.subject().starts_with("probe/")
+        });
+        Pulse::sorted(probes.map(|operation| operation.ended))
+    }
+
+    /// When the ledger took a row.
+    pub fn of_work(history: &History) -> Pulse {
+        Pulse::sorted(history.fence_steps.iter().filter(|step| step.accepted).map(|step| step.at))
+    }
+
+    fn sorted(moments: impl Iterator<Item = u64>) -> Pulse {
+        let mut moments: Vec<u64> = moments.collect();
+        moments.sort_unstable();
+        Pulse(moments)
+    }
+
+    /// The longest stretch without any, of those that reach into this time.
+    pub fn longest_gap(&self, from: u64, until: u64) -> u64 {
+        let first = self.0.partition_point(|at| *at < from).saturating_sub(1);
+        let mut longest = 0;
+        for pair in self.0[first..].windows(2).take_while(|pair| pair[0] < until) {
+            longest = longest.max(pair[1] - pair[0]);
+        }
+        longest
+    }
 }
 
 /// The report.
@@ -38,139 +104,133 @@ pub fn markdown(ran: &Ran, history: &History, judged: &Judged, picture: &str) ->
         (many, _) => format!("**{many} violations**"),
     };
     let _ = writeln!(text, "# Chaos: {verdict}\n");
+    let strikes = ran.faults.iter().filter(|fault| fault.beside.is_none()).count()
+        + ran.faults.iter().filter(|fault| fault.beside.is_some()).count() / 2;
     let _ = writeln!(
         text,
-        "{} nodes and {} holders, each a process in a network namespace of its own, for {:.0} s (seed {}). Holders write under permits into a\nstorage behind the shipped fence, and into guarded registers.\n",
+        "{} nodes for {:.0} s (seed {}), {} faults in {strikes} strikes. {} holders link the library, two more do so through a host agent,\none is a command under `tenure run` with a descendant of its own. All write into PostgreSQL behind the shipped fence, and the\nlibrary's holders into guarded registers as well.\n",
         ran.nodes,
-        ran.holders,
         seconds(ran.until - ran.from),
-        ran.seed
+        ran.seed,
+        ran.faults.len(),
+        ran.holders,
     );
-    for violation in &judged.violations {
+    for violation in judged.violations.iter().take(100) {
         let _ = writeln!(text, "- {violation}");
     }
+    if judged.violations.len() > 100 {
+        let _ = writeln!(text, "- and {} more", judged.violations.len() - 100);
+    }
     let _ = writeln!(text, "\n![timeline]({picture})\n");
-    let _ = writeln!(text, "| fault | times | broken for, in all | longest silence | operations meanwhile |");
-    let _ = writeln!(text, "|---|---|---|---|---|");
-    for fault in Fault::ALL {
-        let all: Vec<&Injected> = ran.faults.iter().filter(|injected| injected.fault == *fault).collect();
-        let broken: u64 = all.iter().map(|injected| injected.until - injected.from).sum();
-        let silence = all.iter().map(|injected| injected.silence).max().unwrap_or(0);
-        let operations: usize = all.iter().map(|injected| injected.operations).sum();
-        let _ = writeln!(
-            text,
-            "| {} | {} | {:.1} s | {:.2} s | {operations} |",
-            fault.word(),
-            all.len(),
-            seconds(broken),
-            seconds(silence)
-        );
-    }
-    let _ = writeln!(
-        text,
-        "\n\"Longest silence\" is the longest stretch in which no operation of any holder was answered, from the fault's beginning until\nholders were answered again.\n"
-    );
-    let _ = writeln!(text, "| operation | answered | failed | unknown |\n|---|---|---|---|");
-    let mut kinds: BTreeMap<&str, [u64; 3]> = BTreeMap::new();
-    for operation in &history.operations {
-        let kind = match operation.call {
-            tenure_checker::Call::Acquire { .. } => "acquire",
-            tenure_checker::Call::Release { .. } => "release",
-            _ => "guarded write",
-        };
-        let column = match operation.outcome {
-            Outcome::Answered(_) => 0,
-            Outcome::Failed => 1,
-            Outcome::Unknown => 2,
-        };
-        kinds.entry(kind).or_default()[column] += 1;
-    }
-    for (kind, [answered, failed, unknown]) in kinds {
-        let _ = writeln!(text, "| {kind} | {answered} | {failed} | {unknown} |");
-    }
-    let refused = history.fence_steps.iter().filter(|step| !step.accepted).count();
-    let lost = history.sessions.iter().filter(|session| session.lost).count();
-    let _ = writeln!(
-        text,
-        "\n{} permits; {} writes judged by the fence, {refused} of them refused as stale; {} sessions, {lost} of them ended by the store; {} lines cut short.",
-        history.permits.len(),
-        history.fence_steps.len(),
-        history.sessions.len(),
-        ran.unreadable
-    );
+    faults(&mut text, ran, history);
+    operations(&mut text, history);
+    rest(&mut text, ran, history);
     text
 }
 
-/// The picture: faults above, permits below, one lane each.
-pub fn svg(ran: &Ran, history: &History) -> String {
-    const WIDTH: f64 = 1400.0;
-    const LEFT: f64 = 330.0;
-    const LANE: f64 = 18.0;
-    let scale = (WIDTH - LEFT - 10.0) / (ran.until - ran.from).max(1) as f64;
-    let x = |at: u64| LEFT + at.saturating_sub(ran.from) as f64 * scale;
-    let mut lanes = String::new();
-    let mut y = 30.0;
-    let bar = |lanes: &mut String, y: f64, from: u64, until: u64, fill: &str, title: &str| {
-        let width = (until.saturating_sub(from) as f64 * scale).max(1.0);
-        let _ = writeln!(
-            lanes,
-            r#"<rect x="{:.1}" y="{:.1}" width="{width:.1}" height="{:.1}" fill="{fill}"><title>{title}</title></rect>"#,
-            x(from),
-            y + 2.0,
-            LANE - 4.0
-        );
-    };
-    let label = |lanes: &mut String, y: f64, text: &str| {
-        let _ = writeln!(lanes, r#"<text x="4" y="{:.1}">{text}</text>"#, y + LANE - 5.0);
-    };
+fn faults(text: &mut String, ran: &Ran, history: &History) {
+    let (store, work) = (Pulse::of_store(history), Pulse::of_work(history));
+    let _ = writeln!(
+        text,
+        "| fault | alone | beside another | broken for, in all | store away, longest | no row written, longest |\n|---|--:|--:|--:|--:|--:|"
+    );
+    let row =
+        |text: &mut String, word: &str, alone: &[&Injected], beside: &[&Injected], measured: &[&Injected]| {
+            let broken: u64 = alone.iter().chain(beside).map(|one| one.until - one.from).sum();
+            let longest = |pulse: &Pulse| {
+                let gaps = measured.iter().map(|one| pulse.longest_gap(one.from, one.well));
+                gaps.max().map_or("-".to_owned(), |gap| format!("{:.2} s", seconds(gap)))
+            };
+            let _ = writeln!(
+                text,
+                "| {word} | {} | {} | {:.1} s | {} | {} |",
+                alone.len(),
+                beside.len(),
+                seconds(broken),
+                longest(&store),
+                longest(&work)
+            );
+        };
     for fault in Fault::ALL {
-        label(&mut lanes, y, fault.word());
-        for injected in ran.faults.iter().filter(|injected| injected.fault == *fault) {
-            let title = format!("{:.1} s", seconds(injected.until - injected.from));
-            bar(&mut lanes, y, injected.from, injected.until, "#c0392b", &title);
-        }
-        y += LANE;
+        let of = |alone: bool| {
+            let all =
+                ran.faults.iter().filter(move |one| one.fault == *fault && one.beside.is_none() == alone);
+            all.collect::<Vec<&Injected>>()
+        };
+        let (alone, beside) = (of(true), of(false));
+        row(text, fault.word(), &alone, &beside, &alone);
     }
-    y += LANE / 2.0;
-    let resources: std::collections::BTreeSet<_> =
-        history.permits.iter().map(|permit| &permit.resource).collect();
-    for resource in resources {
-        label(&mut lanes, y, &format!("permits of {resource}, a colour for each token"));
-        for permit in history.permits.iter().filter(|permit| permit.resource == *resource) {
-            let fill = format!("hsl({},60%,45%)", permit.token.wrapping_mul(137) % 360);
-            let title = format!("token {}, process {}", permit.token, permit.process);
-            bar(&mut lanes, y, permit.from, permit.until, &fill, &title);
-        }
-        y += LANE;
-    }
-    label(&mut lanes, y, "stale writes that the fence refused");
-    for step in history.fence_steps.iter().filter(|step| !step.accepted) {
-        bar(&mut lanes, y, step.at, step.at, "#8e44ad", &format!("token {}", step.token));
-    }
-    y += LANE;
-    label(&mut lanes, y, "operations answered, in each half second");
-    let mut buckets: BTreeMap<u64, u64> = BTreeMap::new();
+    let pairs: Vec<&Injected> = ran.faults.iter().filter(|one| one.beside.is_some()).collect();
+    row(text, "any two at a time", &[], &pairs, &pairs);
+    let _ = writeln!(
+        text,
+        "\n\"Store away\" is the longest that a client without leases, touched by nothing but partitions of all clients, waited for its next answer; \"no row\nwritten\" the longest in which no holder at all worked, a dead one's TTL of 3 s and those who stood still included. Measured for faults\nthat came alone, from their beginning until the next fault.\n"
+    );
+}
+
+fn operations(text: &mut String, history: &History) {
+    let _ = writeln!(text, "| operation | ok | refused | failed | unknown |\n|---|--:|--:|--:|--:|");
+    let mut kinds: BTreeMap<&str, [u64; 4]> = BTreeMap::new();
     for operation in &history.operations {
-        if matches!(operation.outcome, Outcome::Answered(_)) {
-            *buckets.entry(operation.ended.saturating_sub(ran.from) / 500_000).or_default() += 1;
-        }
+        let kind = match operation.call {
+            Call::Acquire { .. } => "acquire",
+            Call::Release { .. } => "release",
+            Call::Look { .. } => "look at a lease",
+            Call::Put { token: Some(_), .. } => "guarded write of a register",
+            Call::Get { .. } => "read of a register",
+            _ => "write of a register",
+        };
+        let column = match &operation.outcome {
+            Outcome::Answered(tenure_checker::Answer::Held | tenure_checker::Answer::Fenced) => 1,
+            Outcome::Answered(_) => 0,
+            Outcome::Failed => 2,
+            Outcome::Unknown => 3,
+        };
+        kinds.entry(kind).or_default()[column] += 1;
     }
-    let most = buckets.values().copied().max().unwrap_or(1) as f64;
-    for (bucket, many) in buckets {
-        let height = 3.0 * LANE * many as f64 / most;
-        let _ = writeln!(
-            lanes,
-            r##"<rect x="{:.1}" y="{:.1}" width="{:.2}" height="{height:.1}" fill="#2ecc71"><title>{many}</title></rect>"##,
-            x(ran.from + bucket * 500_000),
-            y + 3.0 * LANE - height,
-            (500_000.0 * scale).max(1.0)
-        );
+    for (kind, [ok, refused, failed, unknown]) in kinds {
+        let _ = writeln!(text, "| {kind} | {ok} | {refused} | {failed} | {unknown} |");
     }
-    let height = y + 3.5 * LANE;
-    format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n<text x=\"4\" y=\"16\" font-size=\"13\">{} nodes, {} holders, {:.0} s</text>\n{lanes}</svg>\n",
-        ran.nodes,
-        ran.holders,
-        seconds(ran.until - ran.from)
-    )
+}
+
+fn rest(text: &mut String, ran: &Ran, history: &History) {
+    let entry = |word: &str| ran.entries.get(word).copied().unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "| row in PostgreSQL | {} | {} | {} | {} |\n",
+        entry("accepted"),
+        entry("stale"),
+        entry("failed"),
+        entry("unknown")
+    );
+    let lost = history.sessions.iter().filter(|session| session.lost).count();
+    let healthy = history.sessions.iter().filter(|session| session.healthy).count();
+    let excused = history.failures.iter().filter(|failure| failure.excused).count();
+    let codes: Vec<String> = ran.runs.iter().map(|(code, many)| format!("{many} with {code}")).collect();
+    let _ = writeln!(
+        text,
+        "- {} permits, and spans in which a process under `run` was seen alive, compared for overlap.\n- {} sessions, {lost} of them ended by the store; {healthy} were touched by no fault and had to be kept.\n- {} leases of killed holders, each seen in other hands in time.\n- Commands under `run` that ended: {}.\n- {excused} nodes ended by themselves as they must (a full disk, a wiped voter).\n- {} nodes compared at the end by the hash of their state.\n- {} lines cut short by a kill; the machine itself stood still {} times.",
+        history.permits.len(),
+        history.sessions.len(),
+        history.deaths.len(),
+        codes.join(", "),
+        history.finals.len(),
+        ran.unreadable,
+        ran.stood_still.len()
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_that_reach_into_a_time_are_measured_whole() {
+        let pulse = Pulse(vec![10, 20, 90, 100, 300, 310]);
+        assert_eq!(pulse.longest_gap(30, 40), 70, "it began before");
+        assert_eq!(pulse.longest_gap(95, 120), 200, "it ended after");
+        assert_eq!(pulse.longest_gap(301, 309), 10);
+        assert_eq!(pulse.longest_gap(400, 500), 0, "nothing is known");
+        assert_eq!(Pulse(Vec::new()).longest_gap(0, 1), 0);
+    }
 }

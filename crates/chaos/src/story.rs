@@ -1,14 +1,11 @@
-//! Takes in what holders tell and what the storage judged, and makes a history of it.
+//! Takes in what processes tell and makes a history of it. Lines are written by `voice.rs`.
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader};
 use std::process::ChildStdout;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_checker::{Answer, Call, FenceStep, History, Operation, Outcome, PermitSpan, SessionSpan};
-use tenure_core::{Mark, Token};
 
 use crate::time::now;
 
@@ -18,13 +15,32 @@ pub struct Story(Arc<Mutex<Inside>>);
 
 #[derive(Default)]
 struct Inside {
-    marks: BTreeMap<String, Mark>,
     history: History,
-    /// Operations and permits under way, by life of a process and number.
-    calls: BTreeMap<(u32, u64), (u32, u64, Call)>,
+    /// Operations and permits under way, by process and number.
+    calls: BTreeMap<(u32, u64), (u64, Call)>,
     permits: BTreeMap<(u32, u64), PermitSpan>,
-    lives: u32,
+    /// When processes were killed: nothing of them was out after that.
+    killed: BTreeMap<u32, u64>,
+    /// Processes whose clocks are wrong beyond what anybody promises.
+    excused: BTreeSet<u32>,
+    /// Rows that the ledger is known to have taken.
+    acknowledged: Vec<u64>,
+    /// What came of writes to the ledger, by word.
+    entries: BTreeMap<String, u64>,
+    answered_last: Option<u64>,
     unreadable: u64,
+}
+
+/// Everything that was told.
+pub struct Told {
+    /// The history, without what the ledger says.
+    pub history: History,
+    /// Rows that writers were told are written.
+    pub acknowledged: Vec<u64>,
+    /// What came of writes to the ledger, by word.
+    pub entries: BTreeMap<String, u64>,
+    /// Lines that could not be read: a process that is killed leaves half a line behind.
+    pub unreadable: u64,
 }
 
 impl Story {
@@ -32,83 +48,73 @@ impl Story {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A storage behind the shipped fence, at a socket that every holder reaches whatever the network does.
-    pub fn serve_storage(&self, at: &Path) -> Result<(), String> {
-        let listener = UnixListener::bind(at).map_err(|error| format!("{}: {error}", at.display()))?;
-        let story = self.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let story = story.clone();
-                // A holder may be stopped in the middle of a line: it must hold up nobody else.
-                std::thread::spawn(move || {
-                    let mut line = String::new();
-                    let mut reader = BufReader::new(stream);
-                    if reader.read_line(&mut line).is_ok()
-                        && let Some(accepted) = story.judge(&line)
-                    {
-                        let answer: &[u8] = if accepted { b"accepted\n" } else { b"refused\n" };
-                        let _ = reader.get_mut().write_all(answer);
-                    }
-                });
-            }
-        });
-        Ok(())
-    }
-
-    fn judge(&self, line: &str) -> Option<bool> {
-        let mut words = line.split_whitespace();
-        let (what, scope, token) = (words.next()?, words.next()?, words.next()?.parse::<u64>().ok()?);
-        let presented = Token::try_from(token).ok()?;
-        let mut inside = self.inside();
-        let mark = inside.marks.entry(scope.to_owned()).or_default();
-        let accepted = match what {
-            "barrier" => mark.barrier(presented).is_ok(),
-            _ => mark.write(presented).is_ok(),
-        };
-        inside.history.fence_steps.push(FenceStep { scope: scope.into(), token, at: now(), accepted });
-        Some(accepted)
-    }
-
     /// Takes in what one process tells until it ends.
     pub fn listen(&self, process: u32, lines: ChildStdout) {
         let story = self.clone();
-        let life = {
-            let mut inside = self.inside();
-            inside.lives += 1;
-            inside.lives
-        };
         std::thread::spawn(move || {
             for line in BufReader::new(lines).lines().map_while(Result::ok) {
-                let mut inside = story.inside();
-                if inside.take_in(process, life, &line).is_none() {
-                    inside.unreadable += 1;
-                }
+                story.hear(process, &line);
             }
-            story.inside().died(life, now());
+            story.inside().died(process, now());
         });
     }
 
-    /// Operations that have ended so far, by outcome: answered, failed.
-    pub fn progress(&self) -> (usize, Option<u64>) {
-        let inside = self.inside();
-        let last =
-            inside.history.operations.iter().rev().find(|op| matches!(op.outcome, Outcome::Answered(_)));
-        (inside.history.operations.len(), last.map(|operation| operation.ended))
+    /// Takes in one line.
+    pub fn hear(&self, process: u32, line: &str) {
+        let mut inside = self.inside();
+        if inside.take_in(process, line).is_none() {
+            inside.unreadable += 1;
+        }
     }
 
-    /// The whole history, once every process has ended.
-    pub fn finish(&self) -> (History, u64) {
+    /// This process is being killed: from now on it does nothing.
+    pub fn killed(&self, process: u32) {
+        self.inside().killed.insert(process, now());
+    }
+
+    /// No rule about time speaks of this process: its clocks are wrong beyond rho.
+    pub fn excuse(&self, process: u32) {
+        self.inside().excused.insert(process);
+    }
+
+    /// When anybody was last answered.
+    pub fn answered_last(&self) -> Option<u64> {
+        self.inside().answered_last
+    }
+
+    /// The processes that were granted something since then.
+    pub fn granted_since(&self, since: u64) -> BTreeSet<u32> {
+        let inside = self.inside();
+        let granted = inside.history.operations.iter().rev().filter(|operation| {
+            operation.invoked >= since && matches!(operation.outcome, Outcome::Answered(Answer::Granted(_)))
+        });
+        granted.map(|operation| operation.process).collect()
+    }
+
+    /// The whole story, once every process has ended.
+    pub fn finish(&self) -> Told {
         let mut inside = self.inside();
-        let lives = inside.lives;
-        for life in 1..=lives {
-            inside.died(life, now());
+        let open: BTreeSet<u32> =
+            inside.calls.keys().chain(inside.permits.keys()).map(|(process, _)| *process).collect();
+        for process in open {
+            inside.died(process, now());
         }
-        (inside.history.clone(), inside.unreadable)
+        let excused = std::mem::take(&mut inside.excused);
+        let mut history = std::mem::take(&mut inside.history);
+        for permit in &mut history.permits {
+            permit.excused = excused.contains(&permit.process);
+        }
+        Told {
+            history,
+            acknowledged: std::mem::take(&mut inside.acknowledged),
+            entries: std::mem::take(&mut inside.entries),
+            unreadable: inside.unreadable,
+        }
     }
 }
 
 impl Inside {
-    fn take_in(&mut self, process: u32, life: u32, line: &str) -> Option<()> {
+    fn take_in(&mut self, process: u32, line: &str) -> Option<()> {
         let mut words = line.split_whitespace();
         let what = words.next()?;
         let mut number = || words.next()?.parse::<u64>().ok();
@@ -116,25 +122,33 @@ impl Inside {
             "begin" => {
                 let (id, at) = (number()?, number()?);
                 let call = read_call(&mut words)?;
-                self.calls.insert((life, id), (process, at, call));
+                self.calls.insert((process, id), (at, call));
             }
             "end" => {
                 let (id, ended) = (number()?, number()?);
                 let outcome = read_outcome(&mut words)?;
-                let (process, invoked, call) = self.calls.remove(&(life, id))?;
+                let (invoked, call) = self.calls.remove(&(process, id))?;
+                if matches!(outcome, Outcome::Answered(_)) {
+                    self.answered_last = self.answered_last.max(Some(ended));
+                }
                 self.history.operations.push(Operation { process, call, invoked, ended, outcome });
             }
             "permit" => {
                 let (id, from, until) = (number()?, number()?, number()?);
-                let resource = words.next()?.into();
-                let token = words.next()?.parse().ok()?;
+                let (resource, token) = (words.next()?.into(), words.next()?.parse().ok()?);
                 let span = PermitSpan { process, resource, token, from, until, excused: false };
-                self.permits.insert((life, id), span);
+                self.permits.insert((process, id), span);
             }
             "permitend" => {
                 let (id, at) = (number()?, number()?);
-                let mut span = self.permits.remove(&(life, id))?;
+                let mut span = self.permits.remove(&(process, id))?;
                 span.until = span.until.min(at);
+                self.history.permits.push(span);
+            }
+            "alive" => {
+                let (from, until) = (number()?, number()?);
+                let (resource, token) = (words.next()?.into(), words.next()?.parse().ok()?);
+                let span = PermitSpan { process, resource, token, from, until, excused: false };
                 self.history.permits.push(span);
             }
             "session" => {
@@ -142,19 +156,35 @@ impl Inside {
                 let lost = words.next()? == "true";
                 self.history.sessions.push(SessionSpan { process, from, until, healthy: false, lost });
             }
+            "entry" => {
+                let at = number()?;
+                let scope = words.next()?.into();
+                let (token, id) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+                let word = words.next()?;
+                match word {
+                    "accepted" => self.acknowledged.push(id),
+                    // What was accepted is read from the ledger itself.
+                    "stale" => {
+                        self.history.fence_steps.push(FenceStep { scope, token, at, accepted: false });
+                    }
+                    _ => {}
+                }
+                *self.entries.entry(word.to_owned()).or_default() += 1;
+            }
             _ => return None,
         }
         Some(())
     }
 
     /// What a dead process had begun is unknown; its permits died with it.
-    fn died(&mut self, life: u32, at: u64) {
-        let under_way: Vec<_> = self.calls.keys().copied().filter(|(whose, _)| *whose == life).collect();
-        for (process, invoked, call) in under_way.iter().filter_map(|key| self.calls.remove(key)) {
+    fn died(&mut self, process: u32, at: u64) {
+        let at = self.killed.get(&process).map_or(at, |killed| at.min(*killed));
+        let under_way: Vec<_> = self.calls.keys().copied().filter(|(whose, _)| *whose == process).collect();
+        for (invoked, call) in under_way.iter().filter_map(|key| self.calls.remove(key)) {
             let outcome = Outcome::Unknown;
             self.history.operations.push(Operation { process, call, invoked, ended: u64::MAX, outcome });
         }
-        let out: Vec<_> = self.permits.keys().copied().filter(|(whose, _)| *whose == life).collect();
+        let out: Vec<_> = self.permits.keys().copied().filter(|(whose, _)| *whose == process).collect();
         for mut span in out.iter().filter_map(|key| self.permits.remove(key)) {
             span.until = span.until.min(at);
             self.history.permits.push(span);
@@ -169,9 +199,11 @@ fn read_call<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Call> {
         "acquire" => Call::Acquire { resource: subject.into() },
         "release" => Call::Release { resource: subject.into(), token: number()? },
         "put" => {
-            let (value, token) = (number()?, number()?);
-            Call::Put { key: subject.into(), value, token: Some(token) }
+            let (value, token) = (number()?, number());
+            Call::Put { key: subject.into(), value, token }
         }
+        "get" => Call::Get { key: subject.into() },
+        "look" => Call::Look { resource: subject.into() },
         _ => return None,
     })
 }
@@ -179,13 +211,64 @@ fn read_call<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Call> {
 fn read_outcome<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Outcome> {
     let what = words.next()?;
     let mut number = || words.next()?.parse::<u64>().ok();
-    Some(match what {
-        "granted" => Outcome::Answered(Answer::Granted(number()?)),
-        "held" => Outcome::Answered(Answer::Held),
-        "over" => Outcome::Answered(Answer::Released(false)),
-        "written" => Outcome::Answered(Answer::Written(number())),
-        "fenced" => Outcome::Answered(Answer::Fenced),
-        "failed" => Outcome::Failed,
+    Some(Outcome::Answered(match what {
+        "granted" => Answer::Granted(number()?),
+        "held" => Answer::Held,
+        "over" => Answer::Released(false),
+        "written" => Answer::Written(number()),
+        "fenced" => Answer::Fenced,
+        "value" => Answer::Value(Some((number()?, number()?))),
+        "none" => Answer::Value(None),
+        "heldby" => Answer::HeldBy(number()?),
+        "free" => Answer::Free(number()),
+        "failed" => return Some(Outcome::Failed),
         _ => return None,
-    })
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_begun_and_never_ended_is_unknown() {
+        let story = Story::default();
+        story.hear(1, "begin 7 100 acquire r");
+        story.hear(1, "begin 8 110 put k 5 3");
+        story.hear(1, "end 8 120 written 9");
+        story.hear(1, "begi");
+        let told = story.finish();
+        let outcomes: Vec<_> = told.history.operations.iter().map(|op| (op.ended, &op.outcome)).collect();
+        assert_eq!(
+            outcomes,
+            [(120, &Outcome::Answered(Answer::Written(Some(9)))), (u64::MAX, &Outcome::Unknown)]
+        );
+        assert_eq!(told.unreadable, 1);
+    }
+
+    #[test]
+    fn a_permit_ends_with_its_deadline_its_drop_or_its_process() {
+        let story = Story::default();
+        story.hear(1, "permit 1 10 1000 r 4");
+        story.hear(1, "permitend 1 500");
+        story.hear(1, "permit 2 600 1000 r 4");
+        story.hear(1, "permitend 2 5000");
+        story.killed(2);
+        story.hear(2, "permit 1 20 18446744073709551615 r 5");
+        let told = story.finish();
+        let ends: Vec<u64> = told.history.permits.iter().map(|permit| permit.until).collect();
+        assert_eq!(ends[..2], [500, 1000]);
+        assert!(ends[2] <= now(), "it died");
+    }
+
+    #[test]
+    fn only_what_the_ledger_refused_is_taken_from_what_writers_tell() {
+        let story = Story::default();
+        story.hear(1, "entry 5 r 1 77 accepted");
+        story.hear(1, "entry 6 r 1 78 stale");
+        let told = story.finish();
+        assert_eq!(told.acknowledged, [77]);
+        assert_eq!(told.history.fence_steps.len(), 1);
+        assert!(!told.history.fence_steps[0].accepted);
+    }
 }

@@ -83,4 +83,8 @@ impl Object for Register {
         };
         next.into_iter().collect()
     }
+
+    fn matters(&self, unknown: &Operation) -> bool {
+        !matches!(unknown.call, Call::Get { .. })
+    }
 }

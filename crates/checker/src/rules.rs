@@ -189,14 +189,13 @@ fn permits_never_overlap(history: &History) -> Vec<String> {
         // The permit of each token that reaches furthest so far.
         let mut furthest: BTreeMap<u64, _> = BTreeMap::new();
         for permit in permits {
+            // What is over before this one begins is over before all that follow.
+            furthest.retain(|_, other: &mut &crate::history::PermitSpan| other.until > permit.from);
             for (token, other) in furthest.iter().filter(|(token, _)| **token != permit.token) {
-                let other: &&crate::history::PermitSpan = other;
-                if other.until > permit.from {
-                    wrong.push(format!(
-                        "{resource}: process {} had a permit under token {} from {} to {} us, process {} one under token {token} from {} to {} us",
-                        permit.process, permit.token, permit.from, permit.until, other.process, other.from, other.until
-                    ));
-                }
+                wrong.push(format!(
+                    "{resource}: process {} had a permit under token {} from {} to {} us, process {} one under token {token} from {} to {} us",
+                    permit.process, permit.token, permit.from, permit.until, other.process, other.from, other.until
+                ));
             }
             let entry = furthest.entry(permit.token).or_insert(permit);
             if permit.until > entry.until {

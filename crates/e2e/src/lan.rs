@@ -113,6 +113,51 @@ impl Lan {
         self.nft(node, "delete table ip cut");
     }
 
+    /// From now on `node` hears nothing from these, which hear it all the same: a cut in one direction.
+    pub fn deafen(&self, node: usize, to: &[usize]) {
+        if to.is_empty() {
+            return;
+        }
+        let others: Vec<String> = to.iter().map(|other| self.address(*other).to_string()).collect();
+        self.fault(node, &format!("ip saddr {{ {} }} drop", others.join(", ")));
+    }
+
+    /// From now on nothing goes either way between these and those.
+    pub fn part(&self, these: &[usize], those: &[usize]) {
+        these.iter().for_each(|node| self.deafen(*node, those));
+        those.iter().for_each(|node| self.deafen(*node, these));
+    }
+
+    /// From now on `node` loses so many of a hundred packets that are sent to it, by chance.
+    pub fn lose(&self, node: usize, percent: u32) {
+        self.fault(node, &format!("numgen random mod 100 < {percent} drop"));
+    }
+
+    /// From now on `node` sends no more than this. What does not fit into a short queue is lost.
+    pub fn throttle(&self, node: usize, kbit_per_second: u32) {
+        let rate = format!("{kbit_per_second}kbit");
+        let bucket = ["root", "tbf", "rate", &rate, "burst", "16kb", "latency", "200ms"];
+        succeed(self.tc(node).args(["replace", "dev", "eth0"]).args(bucket));
+    }
+
+    /// Ends what [`deafen`](Self::deafen), [`part`](Self::part), [`lose`](Self::lose) and [`throttle`](Self::throttle) did to it.
+    pub fn mend(&self, node: usize) {
+        self.nft(node, "add table ip fault\ndelete table ip fault");
+        // Fails where nothing was throttled, which is what is wanted.
+        let _ = self.tc(node).args(["del", "dev", "eth0", "root"]).output();
+    }
+
+    fn fault(&self, node: usize, rule: &str) {
+        let chain = "add chain ip fault heard { type filter hook input priority 0 ; }";
+        self.nft(node, &format!("add table ip fault\n{chain}\nadd rule ip fault heard {rule}"));
+    }
+
+    fn tc(&self, node: usize) -> Command {
+        let mut command = Command::new(find("tc").expect("it comes with ip"));
+        command.args(["-n", &self.namespace(node), "qdisc"]);
+        command
+    }
+
     fn nft(&self, node: usize, rules: &str) {
         let nft = find("nft").expect("the test has asked whether nft is installed");
         let mut command = Command::new(find("ip").expect("the test has asked whether ip is installed"));

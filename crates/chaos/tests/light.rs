@@ -1,0 +1,40 @@
+//! Twenty seconds of chaos, so that what is run for half an hour by hand keeps working: real nodes, a real database, faults one
+//! after another, everything judged. `TENURE_TEST_FULL=1` makes it two minutes.
+
+use std::process::Command;
+
+use tenure_e2e::{Lan, Scratch, scale, skipped_without, tenure_binary};
+
+#[test]
+fn a_short_run_breaks_no_rule() {
+    if Lan::missing("a_short_run_breaks_no_rule") || skipped_without("setpriv", "a_short_run_breaks_no_rule")
+    {
+        return;
+    }
+    let scratch = Scratch::new("chaos");
+    let seconds = if scale().full { "120" } else { "20" };
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure-chaos"))
+        .args(["--seconds", seconds, "--holders", "2", "--seed", "7", "--report"])
+        .arg(scratch.path().join("run"))
+        .env("TENURE_BIN", tenure_binary())
+        .output()
+        .expect("the breaker can be started");
+    let told =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    if told.contains("skipped: ") {
+        // It has told that there is no PostgreSQL; past the capture, so that it is counted.
+        use std::io::Write;
+        let _ = writeln!(std::io::stderr(), "\nskipped: a_short_run_breaks_no_rule needs PostgreSQL");
+        return;
+    }
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("# Chaos: no violation"), "{told}");
+    // A run in which nothing happened proves nothing.
+    let report = std::fs::read_to_string(scratch.path().join("run/report.md")).expect("there is a report");
+    let row =
+        report.lines().find(|line| line.starts_with("| row in PostgreSQL |")).expect("rows are counted");
+    let written: u64 = row.split('|').nth(2).and_then(|cell| cell.trim().parse().ok()).expect("a number");
+    assert!(written > 20, "{report}");
+    assert!(!report.contains(", 0 faults in"), "{report}");
+    assert!(scratch.path().join("run/timeline.svg").is_file());
+}
