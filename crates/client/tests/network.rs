@@ -64,6 +64,12 @@ impl Node {
         server.node().glance(|machine| machine.counts())
     }
 
+    fn holders(&self, resource: &str) -> usize {
+        let (server, name) =
+            (self.server.as_ref().expect("the node runs"), resource.parse().expect("a name"));
+        server.node().glance(|machine| machine.lease(&name).map_or(0, |lease| lease.holders.len()))
+    }
+
     /// How many watches the node serves, as its metrics say.
     fn watchers(&self) -> u64 {
         let mut connection = std::net::TcpStream::connect(self.address).expect("the node listens");
@@ -328,7 +334,8 @@ where
         let finished = done.is_some();
         drop(done);
         node.left_with(1, 0).await;
-        assert_eq!(node.counts().leases, 1, "{what} dropped after {times} polls");
+        let holders = ["held", "r", "slots"].map(|resource| node.holders(resource));
+        assert_eq!(holders, [1, 0, 0], "{what} dropped after {times} polls");
         if finished {
             assert!(times > 1, "{what} has await points to be dropped at");
             return;
