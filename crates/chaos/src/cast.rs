@@ -292,8 +292,8 @@ impl Cast {
     /// Writes until the node in this slot needs more of its disk than it has prepared: two segments of its log.
     fn write_much(&self, slot: usize) {
         let body = serde_json::json!({ "value": "x".repeat(60_000) });
-        let others = self.nodes.iter().map(|node| node.player.host).filter(|other| *other != slot);
-        let Some(mut http) = others.last().map(|other| self.http(other)) else { return };
+        let mut others = self.nodes.iter().map(|node| node.player.host).filter(|other| *other != slot);
+        let Some(mut http) = others.next_back().map(|other| self.http(other)) else { return };
         let mut patience = Patience::of_seconds(5);
         for _ in 0..320 {
             // Refused, or not answered: so much the worse for whoever is struck at the same time.

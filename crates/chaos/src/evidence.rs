@@ -9,7 +9,7 @@ use tenure_checker::{Answer, Call, Death, Final, History, Outcome, Wait};
 use tenure_e2e::Http;
 
 use crate::cast::{Cast, Role};
-use crate::holder::{RESOURCES, TTL};
+use crate::holder::RESOURCES;
 use crate::nemesis::{Injected, rest};
 use crate::story::Story;
 use crate::time::{Patience, now};
