@@ -138,7 +138,7 @@ fn faults(text: &mut String, ran: &Ran, history: &History) {
         |text: &mut String, word: &str, alone: &[&Injected], beside: &[&Injected], measured: &[&Injected]| {
             let broken: u64 = alone.iter().chain(beside).map(|one| one.until - one.from).sum();
             let longest = |pulse: &Pulse| {
-                let gaps = measured.iter().map(|one| pulse.longest_gap(one.from, one.well));
+                let gaps = measured.iter().map(|one| pulse.longest_gap(one.from, one.until));
                 gaps.max().map_or("-".to_owned(), |gap| format!("{:.2} s", seconds(gap)))
             };
             let _ = writeln!(
@@ -164,7 +164,7 @@ fn faults(text: &mut String, ran: &Ran, history: &History) {
     row(text, "any two at a time", &[], &pairs, &pairs);
     let _ = writeln!(
         text,
-        "\n\"Store away\" is the longest that a client without leases, touched by nothing but partitions of all clients, waited for its next answer; \"no row\nwritten\" the longest in which no holder at all worked, a dead one's TTL of 3 s and those who stood still included. Measured for faults\nthat came alone, from their beginning until the next fault.\n"
+        "\n\"Store away\" is the longest that a client without leases, touched by nothing but partitions of all clients, waited for its next answer; \"no row\nwritten\" the longest in which no holder at all worked, a dead one's TTL of 3 s and those who stood still included. Of all waits that reach into\nthe time from the beginning of the fault until everything had been put right; for faults that came alone.\n"
     );
 }
 

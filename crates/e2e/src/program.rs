@@ -30,14 +30,15 @@ fn build() -> PathBuf {
     }
     let status = command.status().expect("cargo can be started");
     assert!(status.success(), "building the tenure binary ended with {status}");
-    target_folder().join(if scale().full { "release" } else { "debug" }).join("tenure")
+    let target = target_folder().expect("tests run from cargo's build output");
+    target.join(if scale().full { "release" } else { "debug" }).join("tenure")
 }
 
 /// The folder of cargo's build output, seen from this test program (`target/debug/deps/name-hash`).
-fn target_folder() -> PathBuf {
+fn target_folder() -> Option<PathBuf> {
     let program = std::env::current_exe().expect("a running program has a path");
     let profile = program.ancestors().find(|path| path.ends_with("debug") || path.ends_with("release"));
-    profile.and_then(Path::parent).expect("tests run from cargo's build output").to_path_buf()
+    profile.and_then(Path::parent).map(Path::to_path_buf)
 }
 
 /// Runs the CLI against one server and gives back what it said.
@@ -55,7 +56,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
     let search = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&search).collect();
     folders.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    folders.push(target_folder().join("tools/python/bin"));
+    folders.extend(target_folder().map(|target| target.join("tools/python/bin")));
     folders.into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())
 }
 
