@@ -1,4 +1,6 @@
-//! What the examples share: how they find the store.
+//! What the examples share: how they find the store, and the patterns.
+
+pub mod patterns;
 
 use tenure_client::{Client, InvalidEndpoint};
 

@@ -54,6 +54,14 @@ fn leader_counts_under_its_token() {
     assert!(told.contains("the count stands at 0") && told.contains("3, under token 1"), "{told}");
 }
 
+#[test]
+fn patterns_tell_what_happens() {
+    let told = run("patterns", &[], &[]);
+    for word in ["never two winners", "wakes up now is refused", "None", "LeftTo(2)", "Done", "passed over"] {
+        assert!(told.contains(word), "{word:?} is not in\n{told}");
+    }
+}
+
 #[cfg(feature = "sqlx")]
 #[test]
 fn sqlx_writes_under_the_fence() {

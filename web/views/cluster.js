@@ -14,7 +14,7 @@ const RECENT = 30;
 
 /** What the tiles show. Rates are of counters that are the same on every node. */
 const TILES = [
-  { id: "resources", name: "Resources in use", of: (now) => value(now, "tenure_resources"), show: count, note: "held, waited for, resting or pinned" },
+  { id: "leases", name: "Leases", of: (now) => value(now, "tenure_leases"), show: count, note: "held now" },
   { id: "sessions", name: "Sessions", of: (now) => value(now, "tenure_sessions"), show: count, note: "one renewal keeps all leases of one" },
   { id: "waiters", name: "In line", of: (now) => value(now, "tenure_waiters"), show: count, note: "acquires that wait for their turn" },
   { id: "grants", name: "Grants per second", counter: "tenure_grants_total", show: rate, total: "so far" },

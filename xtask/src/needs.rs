@@ -31,6 +31,7 @@ pub const NEEDS: &[Need] = &[
         used_for: "looking at the dashboard as a user does",
         source: Source::Debian("chromium"),
     },
+    Need { program: "tmux", used_for: "a terminal to look at", source: Source::Debian("tmux") },
     Need { program: "curl", used_for: "typing what the README says", source: Source::Debian("curl") },
     Need { program: "ip", used_for: "networks that can be cut", source: Source::Debian("iproute2") },
     Need { program: "nft", used_for: "cutting them", source: Source::Debian("nftables") },

@@ -83,6 +83,7 @@ pub fn holder(holding: &proto::Holding) -> json::Holder {
         remaining_ms: holding.remaining_ms,
         ttl_ms: holding.ttl_ms,
         held_ms: holding.held_ms,
+        from: None,
         notice: why(holding.notice()),
         lapsed: holding.lapsed,
     }

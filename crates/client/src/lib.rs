@@ -67,3 +67,8 @@ pub use tenure_wire::proto;
 pub use tenure_wire::{About, ApiError, Code, Effect};
 /// What one transmission of a [`Transport::call`] goes over and comes to.
 pub use tonic::{Response, Status, transport::Channel};
+
+/// The README's Rust, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -132,6 +132,11 @@ impl Actor {
         self.signal(Signal::TERM)
     }
 
+    /// Kills it (SIGKILL), and waits until it is gone.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
     fn signal(&mut self, signal: Signal) -> Result<(), DemoError> {
         let pid = i32::try_from(self.process.child().id()).ok().and_then(Pid::from_raw);
         let pid = pid.expect("a child has a number");

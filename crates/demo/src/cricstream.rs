@@ -24,6 +24,9 @@ pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoErro
     let scale = ttl.as_secs_f64() / STORY_TTL.as_secs_f64();
     narrator.say("A live stream has one leader: TTL 10 s, acquire polled every second, 8.3 s to warm up.");
     narrator.say("A deployment sends SIGTERM. In the story nobody led for 11.7 s.");
+    narrator.aside(
+        "(It can be worse: a leader that renewed until SIGTERM leaves most of its TTL to be waited out.)",
+    );
     narrator.aside(&format!("Here everything is {scale:.2} times as long."));
 
     narrator.act("As it was: no release, polling, warm-up after the grant");

@@ -11,6 +11,7 @@ mod actor;
 mod cleanup;
 mod cricstream;
 mod http;
+mod lock;
 mod narrator;
 mod part;
 mod partition;
@@ -43,12 +44,21 @@ pub enum Story {
     Redlock,
     /// The renewals of a fleet.
     Storm,
+    /// Three ways to fall silent, with a lock and with a lease.
+    Lock,
 }
 
 impl Story {
     /// All of them, in the order in which they are best heard.
-    pub const ALL: [Story; 6] =
-        [Story::Pause, Story::Paysetu, Story::Cricstream, Story::Partition, Story::Redlock, Story::Storm];
+    pub const ALL: [Story; 7] = [
+        Story::Lock,
+        Story::Pause,
+        Story::Paysetu,
+        Story::Cricstream,
+        Story::Partition,
+        Story::Redlock,
+        Story::Storm,
+    ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
@@ -59,6 +69,7 @@ impl Story {
             Story::Partition => "partition",
             Story::Redlock => "redlock",
             Story::Storm => "storm",
+            Story::Lock => "lock",
         }
     }
 
@@ -71,6 +82,7 @@ impl Story {
             Story::Partition => "a holder that is cut off stops before its successor starts",
             Story::Redlock => "why a quorum of Redis locks without a token is not safe",
             Story::Storm => "what jitter and batching do to the renewals of a fleet of 10,000",
+            Story::Lock => "a holder dies, is cut off, stands still: a lock is stuck, a lease is not",
         }
     }
 }
@@ -107,6 +119,7 @@ pub fn tell(story: Story, options: &Options, narrator: &mut Narrator) -> Result<
         Story::Partition => partition::tell(options, narrator),
         Story::Redlock => redlock::tell(options, narrator),
         Story::Storm => storm::tell(options, narrator),
+        Story::Lock => lock::tell(options, narrator),
     }
 }
 

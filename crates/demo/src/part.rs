@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tenure_client::{CallError, Client, Endpoints, Lease, Session};
+use tenure_core::Revision;
 use tokio::sync::mpsc;
 
 use crate::http::Http;
@@ -25,7 +26,9 @@ pub enum Part {
     /// Leads: warms up while it stands in line, and gives the lease back on SIGTERM.
     Leader { endpoints: String, holder: String, ttl_ms: u64, warm_up_ms: u64 },
     /// Acts all the time; with `careful` only under a permit, else until somebody tells it to stop.
-    Acting { endpoints: String, holder: String, ttl_ms: u64, careful: bool },
+    Acting { endpoints: String, holder: String, resource: String, ttl_ms: u64, careful: bool },
+    /// Takes a plain lock (a register that must not exist yet), asking again and again, and acts until it is ended.
+    Lock { endpoints: String, holder: String, key: String },
     /// Holds a Redlock and writes when it is told to: `check`, `write VALUE`.
     Redlock { instances: Vec<SocketAddr>, storage: SocketAddr, name: String, ttl_ms: u64 },
 }
@@ -52,6 +55,8 @@ pub const PAYMENTS: &str = "payments/";
 
 /// How often an actor acts.
 const BEAT: Duration = Duration::from_millis(20);
+/// How often an actor asks for a lock that another has.
+const POLL: Duration = Duration::from_millis(100);
 
 /// Plays a part to its end: the last line on stdin, or a signal.
 pub fn play(part: &str) -> Result<(), String> {
@@ -120,9 +125,10 @@ async fn act(part: Part) -> Result<(), String> {
             say("released", json!({}));
             Ok(())
         }
-        Part::Acting { endpoints, holder, ttl_ms, careful } => {
-            acting(&endpoints, &holder, ttl_ms, careful).await
+        Part::Acting { endpoints, holder, resource, ttl_ms, careful } => {
+            acting(&endpoints, &holder, &resource, ttl_ms, careful).await
         }
+        Part::Lock { endpoints, holder, key } => lock(&endpoints, &holder, &key).await,
         Part::Redlock { instances, storage, name, ttl_ms } => {
             redlock::play(&instances, storage, &name, Duration::from_millis(ttl_ms))
                 .map_err(|error| error.to_string())
@@ -230,10 +236,32 @@ fn cursor(http: &mut Http) -> Result<usize, String> {
         .ok_or_else(|| format!("no cursor: {text}"))
 }
 
-async fn acting(endpoints: &str, holder: &str, ttl_ms: u64, careful: bool) -> Result<(), String> {
+async fn lock(endpoints: &str, holder: &str, key: &str) -> Result<(), String> {
+    let registers = connect(endpoints)?.registers();
+    let absent = Revision::new(0);
+    let taken = || async { registers.put_if(key, holder, absent).await.map_err(|error| error.to_string()) };
+    while !taken().await? {
+        say("waits", json!({}));
+        tokio::time::sleep(POLL).await;
+    }
+    say("granted", json!({}));
+    loop {
+        say("acted", json!({}));
+        tokio::time::sleep(BEAT).await;
+    }
+}
+
+async fn acting(
+    endpoints: &str,
+    holder: &str,
+    resource: &str,
+    ttl_ms: u64,
+    careful: bool,
+) -> Result<(), String> {
     let client = connect(endpoints)?;
     let session = open(&client, holder, ttl_ms).await?;
-    let lease = acquired(&session, RESOURCE).await?;
+    say("waits", json!({}));
+    let lease = acquired(&session, resource).await?;
     let mut stopped = false;
     loop {
         // Stamped before the check: whatever the scheduler does in between, the act is no earlier than said.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::actor::Actor;
 use crate::narrator::{Narrator, Stretch, Tone, seconds};
-use crate::part::{Part, millis};
+use crate::part::{Part, RESOURCE, millis};
 use crate::stage::Stage;
 use crate::wire::Wire;
 use crate::{DemoError, Options, Seen, moment};
@@ -45,7 +45,8 @@ fn half(narrator: &mut Narrator, ttl: Duration, careful: bool) -> Result<Value, 
     let stage = Stage::open(3)?;
     let wire = Wire::to(stage.addresses())?;
     let acting = |name: &str, endpoints: String, careful| {
-        Actor::enter(name, &Part::Acting { endpoints, holder: name.to_owned(), ttl_ms: millis(ttl), careful })
+        let (holder, resource) = (name.to_owned(), RESOURCE.to_owned());
+        Actor::enter(name, &Part::Acting { endpoints, holder, resource, ttl_ms: millis(ttl), careful })
     };
     let mut a = acting("A", wire.endpoints(), careful)?;
     a.cue(&["acted"])?;

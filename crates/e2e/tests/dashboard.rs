@@ -39,8 +39,8 @@ fn acquire(http: &mut Http, resource: &str, body: Value) -> Value {
 }
 
 /// A resource with a past: a lease that was given back, one that expired, one that is held, fenced in one of two places, with
-/// fourteen stale writes refused and somebody in line.
-fn history(http: &mut Http) {
+/// fourteen stale writes refused. Gives back the session that holds it.
+fn history(http: &mut Http) -> String {
     let fences = json!(["pg:ledger", "s3:reports"]);
     let first =
         acquire(http, "settlement/cron", json!({"holder": "node-a", "ttl_ms": 60_000, "fences": fences}));
@@ -61,6 +61,7 @@ fn history(http: &mut Http) {
     for trainer in ["gpu-a", "gpu-b"] {
         acquire(http, "gpu/pool", json!({"holder": trainer, "ttl_ms": 3_600_000, "mode": {"slots": 4}}));
     }
+    third["session"].as_str().expect("a session has an id").to_owned()
 }
 
 /// Somebody in line, as long as the thread runs; the answer does not matter.
@@ -108,7 +109,7 @@ fn every_view_shows_a_running_cluster_to_everybody() {
     let mut cluster = Cluster::start("dashboard", 3);
     let leader = cluster.leader();
     let mut http = cluster.node(leader).http();
-    history(&mut http);
+    let holder = history(&mut http);
     let waiter = waits(cluster.node(leader));
     let browser = Browser::start();
     let address = format!("http://{}/", cluster.node(leader).address());
@@ -127,16 +128,58 @@ fn every_view_shows_a_running_cluster_to_everybody() {
             let problems = browser.evaluate(ACCESSIBILITY);
             assert_eq!(problems, json!([]), "{view} on {name}: {problems:#}");
             match (short, name) {
-                ("cluster", "light") => says(&browser, &["healthy", "3 of 3 nodes answer", "Dropped time"]),
-                ("leases", "light") => says(&browser, &["gpu/pool#0", "gpu-a", "ingest/shard-00"]),
+                ("cluster", "light") => {
+                    says(&browser, &["healthy", "3 of 3 nodes answer", "leads in term", "Behind", "answers"]);
+                    let tiles = ["Leases", "Sessions", "In line", "Grants per second", "Renewals per second"];
+                    says(&browser, &tiles);
+                    let tiles =
+                        ["Expiries per second", "Refused stale writes", "Cluster time", "Dropped time"];
+                    says(&browser, &tiles);
+                    says(&browser, &["Expiry runs late by", "Near misses"]);
+                    // The feed begins with what happened before the page was opened.
+                    browser.until(
+                        "what happened is told",
+                        "document.querySelector('#events').innerText.includes('granted to gpu-b')",
+                    );
+                    browser.until(
+                        "the leases are counted",
+                        "document.querySelector('#tile-leases .figure').textContent === '43'",
+                    );
+                    browser.until(
+                        "what was prevented is counted",
+                        "document.querySelector('#tile-refused .figure').textContent === '14'",
+                    );
+                }
+                ("leases", "light") => {
+                    says(&browser, &["gpu/pool#0", "gpu-a", "ingest/shard-00", "Fences armed", "none"]);
+                }
                 ("resource", "light") => says(
                     &browser,
-                    &["node-c", "node-d", "held by node-c", "1 of 2 armed", "never armed", "expired", "14"],
+                    &[
+                        "node-c",
+                        "node-d",
+                        "held by node-c",
+                        "1 of 2 armed",
+                        "never armed",
+                        "expired",
+                        "14",
+                        "Leader gap, last 24 hours",
+                        "Gaps",
+                        "Longest",
+                        "Total",
+                        "with token",
+                    ],
                 ),
                 ("incident", "light") => {
                     says(&browser, &["granted to node-c", "expired", "took office", "refused 14"])
                 }
-                ("tuner", "light") => says(&browser, &["Safety", "Availability", "They fit"]),
+                ("tuner", "light") => {
+                    says(
+                        &browser,
+                        &["Safety", "Availability", "They fit", "The five numbers", "The trade-off"],
+                    );
+                    assert_eq!(browser.evaluate("document.querySelectorAll('svg.curve').length"), json!(1));
+                }
                 _ => {}
             }
         }
@@ -145,8 +188,10 @@ fn every_view_shows_a_running_cluster_to_everybody() {
 
     by_keyboard(&browser);
     an_incident_is_saved(&browser);
+    the_tuner_judges_what_is_typed(&browser);
     a_grant_is_shown_as_it_happens(&browser, &mut http);
     a_lease_is_revoked_when_confirmed(&browser, &mut http);
+    a_lease_is_handed_over_when_confirmed(&browser, &mut http, &holder);
 
     // Nothing was thrown, nothing was against the policy, nobody else was asked.
     assert_eq!(browser.complaints(), Vec::<String>::new());
@@ -261,6 +306,74 @@ fn a_lease_is_revoked_when_confirmed(browser: &Browser, http: &mut Http) {
     press(browser, "Revoke");
     browser.until("it has ended", "document.querySelector('main').innerText.includes('tried by a test')");
     assert_eq!(http.get("/v1/leases/aaa/newcomer").json()["state"], "free");
+}
+
+/// Nobody but the holder may hand a lease over, so its session is asked for; a wrong one changes nothing.
+fn a_lease_is_handed_over_when_confirmed(browser: &Browser, http: &mut Http, session: &str) {
+    let asked = |session: &str| {
+        press(browser, "Transfer…");
+        browser.until("it is asked", "document.querySelector('dialog[open] [name=to]') !== null");
+        assert_eq!(browser.evaluate(ACCESSIBILITY), json!([]), "the dialog");
+        says_in(browser, "dialog", &["Hand settlement/cron over?", "node-d", "with a new token"]);
+        browser.evaluate(&format!("document.querySelector('dialog [name=session]').value = '{session}'"));
+        press(browser, "Hand over");
+    };
+    go(browser, "resource/settlement%2Fcron");
+    browser.until("both are shown", "document.querySelector('main').innerText.includes('held by node-c')");
+    let number = session.split('-').next().expect("a session has a number");
+    asked(&format!("{number}-00000000000000000000000000000000"));
+    browser.until(
+        "it is refused",
+        "document.querySelector('dialog[open]')?.innerText.includes('It was not done')",
+    );
+    press(browser, "I see");
+    browser.until("the answer is gone", "document.querySelector('dialog') === null");
+    assert_eq!(http.get("/v1/leases/settlement/cron").json()["holder"], "node-c");
+    // The browser notes every refusal; this one was asked for.
+    let noted = browser.complaints();
+    assert!(noted.iter().all(|note| note.contains("settlement/cron:transfer")), "{noted:?}");
+    asked(session);
+    browser
+        .until("it has been handed over", "document.querySelector('main').innerText.includes('transferred')");
+    assert_eq!(http.get("/v1/leases/settlement/cron").json()["holder"], "node-d");
+}
+
+#[track_caller]
+fn says_in(browser: &Browser, selector: &str, words: &[&str]) {
+    let page = text(browser, selector);
+    for word in words {
+        assert!(page.contains(word), "{word:?} is not in {selector}:\n{page}");
+    }
+}
+
+/// Numbers that do not fit are refused by the name of the inequality, and the usual ones are a button away.
+fn the_tuner_judges_what_is_typed(browser: &Browser) {
+    go(browser, "tuner");
+    browser.until("the numbers fit", "document.querySelector('main .health').innerText.includes('They fit')");
+    let type_in = |id: &str, value: &str| {
+        browser.evaluate(&format!(
+            "(() => {{ const input = document.getElementById('n-{id}'); input.value = '{value}'; \
+             input.dispatchEvent(new Event('input')); }})()"
+        ));
+    };
+    let verdict = || text(browser, "main .health");
+    type_in("sigma", "20");
+    assert!(verdict().contains("Refused"), "sigma below the pause: {}", verdict());
+    assert_eq!(browser.evaluate("document.querySelectorAll('.sum.broken').length"), json!(1));
+    press(browser, "The usual ones for this TTL");
+    assert!(verdict().contains("They fit"), "{}", verdict());
+    type_in("renew", "9000");
+    assert!(verdict().contains("Refused: availability"), "R of 9 s in a TTL of 10 s: {}", verdict());
+    press(browser, "The usual ones for this TTL");
+    let gap = |browser: &Browser| text(browser, "main .figures");
+    let before = gap(browser);
+    type_in("ttl", "30000");
+    press(browser, "The usual ones for this TTL");
+    assert_ne!(gap(browser), before, "a longer TTL costs a longer gap");
+    assert!(
+        browser.evaluate("location.hash").as_str().unwrap_or_default().contains("ttl=30000"),
+        "it can be sent on"
+    );
 }
 
 fn a_server_that_goes_away_and_comes_back(browser: &Browser, node: &mut Node) {

@@ -41,6 +41,23 @@ fn a_pause_costs_a_write_without_a_fence_and_nothing_with_one() {
 }
 
 #[test]
+fn a_silent_holder_keeps_a_lock_for_ever_and_a_lease_for_its_ttl() {
+    let _turn = alone();
+    let seen = told("lock");
+    for what in ["killed", "cut off", "stopped"] {
+        let (without, with) = (&seen["without"][what], &seen["with"][what]);
+        assert_eq!(without["granted_after_ms"], Value::Null, "{what}: the lock was not stuck: {seen}");
+        assert!(with["granted_after_ms"].as_u64().is_some(), "{what}: {seen}");
+        assert_eq!(with["acts_after_successor"], 0, "{what}: two acted: {seen}");
+    }
+    assert_eq!(
+        (&seen["without"]["stopped"]["woke_to"], &seen["with"]["stopped"]["woke_to"]),
+        (&"acted".into(), &"stopped".into()),
+        "{seen}"
+    );
+}
+
+#[test]
 fn a_batch_runs_twice_without_a_fence_and_once_with_fence_and_cursor() {
     let _turn = alone();
     let seen = told("paysetu");

@@ -1,6 +1,7 @@
-//! The README's five minutes and the API reference, typed as they stand there: every `curl` and `tenure` line of
-//! their shell blocks is run against a fresh node, and what follows as a comment is what must come back. And the
-//! reference is whole: it names every call that a node describes, and every code.
+//! The README and the API reference, typed as they stand there: every `curl` and `tenure` line of their shell blocks is run,
+//! and what follows as a comment is what must come back. No block of the README is left out: one that no test here (or, for
+//! Rust, the documentation tests of `tenure-client`) runs is an error. And the reference is whole: it names every call
+//! that a node describes, and every code.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -9,10 +10,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure_e2e::{Node, Scratch, alongside, skipped_without, tenure_binary, until};
+use tenure_e2e::{Node, Scratch, alone, alongside, run_tenure, skipped_without, tenure_binary, until};
 
 /// Fields of an expected answer that are the same every time.
-const FIXED: [&str; 11] = [
+const FIXED: [&str; 14] = [
     "code",
     "holder",
     "token",
@@ -24,6 +25,9 @@ const FIXED: [&str; 11] = [
     "version",
     "released",
     "succeeded",
+    "holderIdentity",
+    "leaseDurationSeconds",
+    "leaseTransitions",
 ];
 
 /// One line to type, and the answer that the README promises.
@@ -179,6 +183,131 @@ fn the_reference_answers_what_it_says_and_leaves_nothing_out() {
     }
 }
 
+/// Every fenced block of a document: what it says behind the fence, and its lines.
+fn blocks(document: &str) -> Vec<(String, Vec<String>)> {
+    let mut blocks: Vec<(String, Vec<String>)> = Vec::new();
+    let mut inside = false;
+    for line in document.lines() {
+        if let Some(info) = line.strip_prefix("```") {
+            inside = !inside;
+            if inside {
+                blocks.push((info.to_string(), Vec::new()));
+            }
+        } else if inside {
+            blocks.last_mut().expect("a fence was opened").1.push(line.to_string());
+        }
+    }
+    assert!(!inside, "a fence is not closed");
+    blocks
+}
+
+/// The lines of the block with these words behind its fence.
+fn block(document: &str, info: &str) -> Vec<String> {
+    let mut found = blocks(document).into_iter().filter(|(words, _)| words == info).map(|(_, lines)| lines);
+    let lines = found.next().unwrap_or_else(|| panic!("no block is marked `{info}`"));
+    assert!(found.next().is_none(), "two blocks are marked `{info}`");
+    lines
+}
+
+/// A line without the comment behind it.
+fn command(line: &str) -> &str {
+    line.split(" #").next().unwrap_or(line).trim()
+}
+
+/// A line that builds is too slow to be typed; what it builds must be there under that name.
+fn names_what_there_is(line: &str) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let after = |flag: &str| words.iter().position(|word| *word == flag).and_then(|at| words.get(at + 1));
+    let package = after("-p").unwrap_or_else(|| panic!("{line} names no package"));
+    let manifest = document(&format!("crates/{}/Cargo.toml", package.trim_start_matches("tenure-")));
+    assert!(manifest.contains(&format!("name = \"{package}\"")), "{line}: no such package");
+    let binary = after("--bin").unwrap_or(&"tenure");
+    assert!(manifest.contains(&format!("name = \"{binary}\"")), "{line}: it builds no {binary}");
+}
+
+#[test]
+fn no_block_of_the_readme_is_left_untyped() {
+    for (info, lines) in blocks(&document("README.md")) {
+        for line in &lines {
+            match info.as_str() {
+                // Run by the documentation tests of `tenure-client`.
+                "rust" => {}
+                // Typed by the tests of this file.
+                "sh" => assert!(
+                    ["curl ", "tenure ", "# ", "     "].iter().any(|start| line.starts_with(start)),
+                    "nobody types this line of the tour: {line}"
+                ),
+                "sh start" | "sh cluster" | "sh demo" | "text demo" => {}
+                other => panic!("a block marked `{other}` is run by no test:\n{}", lines.join("\n")),
+            }
+        }
+    }
+    let library = document("crates/client/src/lib.rs");
+    assert!(library.contains("README.md"), "the README's Rust is no documentation test any more");
+}
+
+/// The two commands: one serves, the other is how this test is run.
+#[test]
+fn the_first_command_serves_and_says_what_to_do_next() {
+    let _turn = alongside();
+    let lines = block(&document("README.md"), "sh start");
+    let [serve, judge] = lines.as_slice() else { panic!("not two commands: {lines:?}") };
+    names_what_there_is(serve);
+    let (_, arguments) = command(serve).split_once(" -- ").expect("what is run");
+    let scratch = Scratch::new("first-command");
+    let said = scratch.path().join("said");
+    let mut child = Command::new(tenure_binary())
+        .args(arguments.split_whitespace())
+        .args(["--listen", "127.0.0.1:0"])
+        .current_dir(scratch.path())
+        .stdin(Stdio::null())
+        .stdout(std::fs::File::create(&said).expect("a file can be made"))
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary can be started");
+    let told = || std::fs::read_to_string(&said).unwrap_or_default();
+    let promised = ["http://127.0.0.1:", "tenure acquire ", "tenure explain ", "curl "];
+    until("the node says where it is and what to try", Duration::from_secs(30), || {
+        promised.iter().all(|word| told().contains(word))
+    });
+    assert!(scratch.path().join("tenure-data").is_dir(), "the data is not where the README says");
+    child.kill().expect("a child can be killed");
+    child.wait().expect("a child can be waited for");
+
+    // That command runs this test; here only that it is still called so.
+    assert_eq!(command(judge), "cargo xtask ci");
+    assert!(document(".cargo/config.toml").contains("xtask = "), "cargo does not know xtask");
+    assert!(document("xtask/src/main.rs").contains("\"ci\""), "xtask does not know ci");
+}
+
+/// The story that the README shows is told like that: the same sentences, whatever the numbers.
+#[test]
+fn the_demo_tells_what_the_readme_shows() {
+    let _turn = alone();
+    let readme = document("README.md");
+    let [line]: [String; 1] = block(&readme, "sh demo").try_into().expect("one command");
+    let mut arguments: Vec<&str> = command(&line).split_whitespace().skip(1).collect();
+    arguments.push("--quick");
+    let output = run_tenure("127.0.0.1:1", &arguments);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let words =
+        |line: &str| line.chars().filter(|sign| !sign.is_ascii_digit() && *sign != '.').collect::<String>();
+    let told: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(words).collect();
+    for shown in block(&readme, "text demo") {
+        let shown = words(&shown);
+        // A pause of two seconds and one of a few hundred milliseconds read alike but for their unit.
+        let same = |told: &String| told.replace(" ms", " s").trim() == shown.replace(" ms", " s").trim();
+        assert!(told.iter().any(same), "the story does not say {shown:?}:\n{}", told.join("\n"));
+    }
+    // The comment names the others.
+    let (_, others) = line.split_once(" #").expect("the others are named");
+    let refused = run_tenure("127.0.0.1:1", &["demo", "no-such-story"]);
+    let names = String::from_utf8_lossy(&refused.stderr).into_owned();
+    for story in ["lock", "paysetu", "cricstream", "partition", "redlock", "storm"] {
+        assert!(others.contains(story) && names.contains(story), "{story}: {others}\n{names}");
+    }
+}
+
 /// From the clone to a lease on three nodes: the block is one shell's work, so it is given to one shell, line by line as it
 /// stands there. Only what costs minutes (the build) is left out, and ports are replaced by free ones.
 #[test]
@@ -188,12 +317,13 @@ fn the_path_of_a_newcomer_ends_with_a_lease_on_three_nodes() {
     }
     let _turn = alongside();
     let readme = document("README.md");
-    let block = readme.split("```sh cluster\n").nth(1).and_then(|rest| rest.split("```").next());
-    let block = block.expect("the README has the block");
+    let (builds, typed): (Vec<String>, Vec<String>) =
+        block(&readme, "sh cluster").into_iter().partition(|line| line.starts_with("cargo "));
+    builds.iter().for_each(|line| names_what_there_is(line));
     // Whatever goes wrong, no node is left running.
     let mut script = String::from("set -e\ntrap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n");
-    for line in block.lines().filter(|line| !line.starts_with("cargo ")) {
-        script.push_str(line);
+    for line in typed {
+        script.push_str(&line);
         script.push('\n');
     }
     // All are taken before any is given back, so that none is given twice.

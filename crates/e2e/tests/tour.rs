@@ -1,4 +1,7 @@
-//! The first five minutes: what the README shows, over HTTP and again with the CLI.
+//! The first five minutes: what the README shows, over HTTP and again with the CLI; and `tenure top` on a terminal.
+
+#[path = "tour/terminal.rs"]
+mod terminal;
 
 use std::time::{Duration, Instant};
 
@@ -128,6 +131,22 @@ fn the_cli_tells_the_same_story() {
     let (code, _, talk) =
         run(&["kv", "put", "settlement/cursor", "row 17", "--resource", "settlement/cron", "--token", "1"]);
     assert_eq!(code, Some(5), "stale token: {talk}");
+
+    let (code, view, talk) = run(&["get", "settlement/cron", "-o", "k8s-lease"]);
+    assert_eq!(code, Some(0), "{talk}");
+    assert_eq!(view["spec"]["holderIdentity"], "node-b");
+    assert_eq!(
+        (&view["spec"]["leaseDurationSeconds"], &view["spec"]["leaseTransitions"]),
+        (&2.into(), &1.into())
+    );
+
+    let (_, _, talk) =
+        run(&["kv", "put", "services/api", "10.0.0.7:80", "--session", "1-0123456789abcdef0123456789abcdef"]);
+    assert!(talk.contains("attached to nothing"), "who may have forgotten to attach it is told: {talk:?}");
+    run(&["kv", "put", "settlement/cursor", "row 17", "--resource", "settlement/cron", "--token", "2"]);
+    let litter = run_tenure(&node.endpoint(), &["kv", "ls", "--unattached"]);
+    let litter = String::from_utf8_lossy(&litter.stdout).into_owned();
+    assert!(litter.contains("services/api") && !litter.contains("settlement/cursor"), "{litter}");
 
     let session = second["session"].as_str().expect("a session has an id");
     let (code, _, talk) = run(&["release", "settlement/cron", "--session", session]);

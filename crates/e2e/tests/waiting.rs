@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure_e2e::{Node, ServerSentEvent, alone, alongside, until};
+use tenure_e2e::{Cluster, Node, ServerSentEvent, alone, alongside, until};
 
 const WAITERS: usize = 100;
 
@@ -92,6 +92,40 @@ fn a_release_grants_the_first_in_line_in_the_same_revision() {
     });
 }
 
+/// Any node will do. A follower hears that the caller stands in line before it has applied that itself; it must not take the
+/// wait for one that is over (it did: who asked a follower was refused at once and left a waiter behind).
+#[test]
+fn a_wait_through_a_follower_is_a_wait() {
+    let _turn = alongside();
+    let cluster = Cluster::start("follower-wait", 3);
+    let leader = cluster.leader();
+    let follower = (1..=3).find(|node| *node != leader).expect("three nodes");
+    let mut http = cluster.node(leader).http();
+    let path = "/v1/leases/line/three:acquire";
+    let first = http.post(path, &json!({"holder": "first", "ttl_ms": 60_000})).expect(200);
+
+    let mut patient = cluster.node(follower).http();
+    for _ in 0..10 {
+        let reply = patient.post(path, &json!({"holder": "patient", "ttl_ms": 5_000, "wait_ms": 200}));
+        assert_eq!((reply.status, reply.code().as_str()), (409, "held"));
+        let waited = reply.json()["error"]["waited_ms"].as_u64().unwrap_or(0);
+        assert!(waited >= 150, "asked for 200 ms, told of {waited} ms");
+    }
+    assert_eq!(waiters(&http.get("/v1/leases/line/three").expect(200)), 0);
+
+    std::thread::scope(|scope| {
+        let next = scope.spawn(move || {
+            patient.post(path, &json!({"holder": "next", "ttl_ms": 60_000, "wait_ms": 60_000})).expect(200)
+        });
+        until("it stands in line", Duration::from_secs(10), || {
+            waiters(&http.get("/v1/leases/line/three").expect(200)) == 1
+        });
+        http.post("/v1/leases/line/three:release", &json!({"session": first["session"]})).expect(200);
+        let grant = next.join().expect("no panic");
+        assert_eq!((&grant["holder"], &grant["token"]), (&json!("next"), &json!(2)));
+    });
+}
+
 /// A wait that is over, and a waiter that hung up, leave nothing in line.
 #[test]
 fn who_gave_up_does_not_stand_in_line() {
@@ -103,6 +137,8 @@ fn who_gave_up_does_not_stand_in_line() {
 
     let reply = http.post(path, &json!({"holder": "patient", "ttl_ms": 5_000, "wait_ms": 300}));
     assert_eq!((reply.status, reply.code().as_str()), (409, "held"));
+    let waited = reply.json()["error"]["waited_ms"].as_u64().expect("a refused wait says how long it was");
+    assert!((250..30_000).contains(&waited), "asked for 300 ms, told of {waited} ms");
     assert_eq!(waiters(&http.get("/v1/leases/line/two").expect(200)), 0);
 
     let mut hasty = node.http();

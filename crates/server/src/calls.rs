@@ -10,7 +10,7 @@ use tenure_core::state::{FenceRecord, Resource, State, Transition};
 use tenure_core::{
     Acquire, Command, Done, FenceName, Grant, HolderName, Holding, LeaseView, Machine, Refusal, Register,
     RegisterKey, RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber, SessionView, Slot, Token,
-    Wait,
+    Wait, WallTime,
 };
 use tenure_replica::Role;
 use tenure_wire::{ApiError, Code, json, words};
@@ -55,6 +55,9 @@ pub(crate) struct Written {
     pub revision: Revision,
     pub results: Vec<Register>,
 }
+
+/// A lease, its past, and when the present grants were made.
+pub(crate) type Dated = (LeaseView, Vec<Transition>, Vec<(Token, WallTime)>);
 
 /// One fence of a resource.
 pub(crate) struct FenceView {
@@ -282,6 +285,17 @@ impl Api {
     pub async fn history(&self, name: &ResourceName) -> Result<(LeaseView, Vec<Transition>), ApiError> {
         let found = self.look(false, |machine| machine.lease(name).zip(machine.history(name))).await?;
         found.ok_or_else(|| ApiError::not_found("resource", name.as_str()))
+    }
+
+    /// The same, with when the present ones were granted.
+    pub async fn history_dated(&self, name: &ResourceName) -> Result<Dated, ApiError> {
+        let found = self
+            .look(false, |machine| {
+                machine.lease(name).zip(machine.history(name)).zip(machine.granted_wall(name))
+            })
+            .await?;
+        let ((lease, past), granted) = found.ok_or_else(|| ApiError::not_found("resource", name.as_str()))?;
+        Ok((lease, past, granted))
     }
 
     /// The past leases of many resources, the newest of each last.

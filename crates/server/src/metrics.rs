@@ -162,6 +162,8 @@ fn render_machine(node: &Node, page: &mut Page) {
     });
     page.gauge("tenure_sessions", "Sessions alive, those ended and not yet cleared away among them.")
         .value(counts.sessions);
+    page.gauge("tenure_leases", "Leases held: granted, and not ended yet.")
+        .value(totals.grants.saturating_sub(totals.ends.iter().sum::<u64>()));
     page.gauge("tenure_resources", "Resources that are held, waited for, resting or pinned.")
         .value(counts.leases);
     page.gauge("tenure_resources_remembered", "Free resources whose history is remembered.")

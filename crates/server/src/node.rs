@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tenure_core::{
-    Acquire, AcquireBy, Answer, Caller, Command, Done, EndReason, EventKind, Grant, Machine, Refusal,
-    Renewal, RenewalAnswer, ResourceName, Secret, SessionId,
+    Acquire, AcquireBy, Answer, Caller, ClusterTime, Command, Done, EndReason, EventKind, Grant, Machine,
+    Refusal, Renewal, RenewalAnswer, ResourceName, Secret, SessionId,
 };
 use tenure_replica::{Entropy, Leadership, NodeId, Replica, Status};
 use tokio::sync::oneshot;
@@ -234,11 +234,19 @@ impl Node {
             return Ok(answer);
         };
         let (session, ttl) = (*session, *ttl);
+        // The leader has applied what it answered; a follower perhaps not yet, and there the wait would seem to be over
+        // before it began. If it cannot catch up, dropping `undo` undoes the wait.
+        if !self.glance(|machine| machine.waits(session.number, number, &resources)) {
+            self.ready().await?;
+        }
+        let waiting = self.glance(|machine| Waiting::of(machine, &session, &resources));
         let mut listener = self.0.hub.listen(session.number);
         let mut renew = tokio::time::interval(ttl / 3);
         let answer = loop {
             // Looked at after listening: what happened in between shows here, what happens later is heard.
-            if let Some(answer) = self.glance(|machine| wait_over(machine, &session, number, &resources)) {
+            if let Some(answer) =
+                self.glance(|machine| wait_over(machine, &session, number, &resources, waiting))
+            {
                 break answer;
             }
             tokio::select! {
@@ -328,23 +336,45 @@ fn opens(command: &Command) -> bool {
     }
 }
 
+/// Since when a wait is counted, in cluster time as the machine counts it.
+#[derive(Clone, Copy)]
+struct Waiting {
+    seen: ClusterTime,
+    /// How long it had lasted when it was seen; only a wait that is far down the line is not seen at all.
+    before: Duration,
+}
+
+impl Waiting {
+    fn of(machine: &Machine, session: &SessionId, resources: &[ResourceName]) -> Waiting {
+        let line = resources.first().and_then(|name| machine.lease(name)).map(|lease| lease.waiters);
+        let own = line.into_iter().flatten().find(|waiter| waiter.session == session.number);
+        Waiting { seen: machine.time(), before: own.map(|waiter| waiter.waited).unwrap_or_default() }
+    }
+
+    /// Never zero: whoever stood in line is told so.
+    fn until(self, machine: &Machine) -> Duration {
+        (self.before + machine.time().since(self.seen)).max(Duration::from_micros(1))
+    }
+}
+
 /// What became of a wait, if it is over.
 fn wait_over(
     machine: &Machine,
     session: &SessionId,
     number: Option<u64>,
     resources: &[ResourceName],
+    waiting: Waiting,
 ) -> Option<Answer> {
+    let waited = waiting.until(machine);
     let Some(grants) = machine.leases_of(session) else {
         // The session ended: its wait timed out, or it was not renewed.
-        return Some(Err(held_by(machine, resources, Duration::ZERO)));
+        return Some(Err(held_by(machine, resources, waited)));
     };
-    let held: Vec<Grant> = pick(&grants, resources);
-    if held.len() == resources.len() {
-        return Some(Ok(Done::Granted { grants: held, opened: None }));
+    if pick(&grants, resources).len() == resources.len() {
+        return Some(granted(machine, session, resources, waited));
     }
     let waits = machine.waits(session.number, number, resources);
-    (!waits).then(|| Err(held_by(machine, resources, Duration::ZERO)))
+    (!waits).then(|| Err(held_by(machine, resources, waited)))
 }
 
 fn granted(machine: &Machine, session: &SessionId, resources: &[ResourceName], waited: Duration) -> Answer {

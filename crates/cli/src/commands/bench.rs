@@ -16,7 +16,7 @@ const EXAMPLES: &str = "\
 Workloads:
   cycles          every client takes a resource of its own and gives it back
   renewals        many sessions with one lease each, renewed over a few streams
-  handover        from a release to the next in line holding; waiters that have stood there for a while
+  handover        from a release to the next in line holding it, with many in line
   handover-fresh  the same for a waiter that has just queued
   crash           a holder falls silent: how long after its TTL the next one holds
   death           a holder is proved dead: how long until the next one holds
@@ -28,7 +28,7 @@ Workloads:
 Examples:
   tenure bench                                        the first four, a few seconds each
   tenure bench cycles --clients 256 --duration 10s    as fast as it goes: a closed loop
-  tenure bench cycles --rate 20000                    at this rate, however slow the store is: an open loop
+  tenure bench cycles --rate 20000                    at this rate, whatever the store does: open loop
   tenure bench cycles --clients 1024 --sweep          1, 4, 16 … 1024 clients
   tenure bench renewals --sessions 100000 --server-pids \"$(pgrep -d, -x tenure)\"
   tenure bench cycles --target etcd --endpoints 127.0.0.1:2379

@@ -12,6 +12,7 @@ use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Stories:
+  lock        a holder dies, is cut off, stands still: a lock is stuck, a lease is not
   pause       a holder stops for longer than its TTL between checking its lease and writing
   paysetu     the settlement batch that ran twice, and how a successor resumes instead
   cricstream  eleven seconds without a leader at a deployment, and what is left of them

@@ -19,11 +19,11 @@ pub use coverage::all as known_fences;
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure fence ls                                  which fences there are, and what each has prevented
+  tenure fence ls                            which fences there are, and what each has prevented
   tenure fence install ledger.entries ledger.accounts --resource ledger/writer --role application
-                                                   from now on these tables refuse every write without the token
-  tenure fence status                              what is guarded, and what is wrong with it; exit code 1 if anything is
-  tenure fence barrier ledger/writer               shut everybody out who has held it so far
+                                             from now on they refuse every write without the token
+  tenure fence status                        what is guarded, and what is wrong with it (then it exits with 1)
+  tenure fence barrier ledger/writer         shut everybody out who has held it so far
 
 The database is named with --database or TENURE_FENCE_DATABASE, as a URL or as `host=… user=… dbname=…`.";
 

@@ -22,6 +22,7 @@ Examples:
   tenure kv put lock me --if-absent          only if it does not exist
   tenure kv put count 8 --if-revision 41     only if revision 41 changed it last
   tenure kv ls settlement/
+  tenure kv ls --unattached                  what no session and no lease answers for: litter
 
 A guarded write needs the token of a live exclusive lease; a stale one is refused with exit code 5. The first guarded \
 write binds the register to that resource.";
@@ -65,9 +66,6 @@ pub struct PutArgs {
     pub key: RegisterKey,
     /// Its new value; `@-` reads it from stdin
     pub value: String,
-    /// The authority.
-    #[command(flatten)]
-    pub guard: GuardArgs,
     /// It disappears with the session: the guard's, or else that of --session
     #[arg(long)]
     pub ephemeral: bool,
@@ -80,6 +78,9 @@ pub struct PutArgs {
     /// Only if this revision changed it last
     #[arg(long, value_name = "REVISION")]
     pub if_revision: Option<u64>,
+    /// The authority; last, because its heading goes for whatever follows.
+    #[command(flatten)]
+    pub guard: GuardArgs,
 }
 
 /// Remove a register; its guard stays
@@ -87,12 +88,12 @@ pub struct PutArgs {
 pub struct RmArgs {
     /// Which one
     pub key: RegisterKey,
-    /// The authority.
-    #[command(flatten)]
-    pub guard: GuardArgs,
     /// Only if this revision changed it last
     #[arg(long, value_name = "REVISION")]
     pub if_revision: Option<u64>,
+    /// The authority; last, because its heading goes for whatever follows.
+    #[command(flatten)]
+    pub guard: GuardArgs,
 }
 
 /// List registers
@@ -104,6 +105,9 @@ pub struct LsArgs {
     /// At most this many
     #[arg(long, value_name = "N")]
     pub limit: Option<usize>,
+    /// Only those that no session takes with it and no lease guards: whoever wrote them may be long gone
+    #[arg(long)]
+    pub unattached: bool,
     /// Answer from the asked node's own state, which may be stale; works without a leader
     #[arg(long)]
     pub stale: bool,
@@ -142,6 +146,7 @@ async fn put(args: PutArgs, context: &Context<'_>) -> Result<Exit, Failure> {
     let key = args.key.as_bytes().to_vec();
     let put = proto::Put { key: key.clone(), value, guard: args.guard.to_proto(), ephemeral: args.ephemeral };
     // A session that merely happens to be in the environment has no part in a lasting write.
+    let forgotten = args.session.is_some() && !args.ephemeral && args.guard.token.is_none();
     let session = args.session.filter(|_| args.ephemeral && args.guard.token.is_none());
     let caller = session.map(|session| proto::Caller { session: session.to_string(), ..Default::default() });
     let if_revision = if args.if_absent { Some(0) } else { args.if_revision };
@@ -153,6 +158,11 @@ async fn put(args: PutArgs, context: &Context<'_>) -> Result<Exit, Failure> {
     let shape = json::Written { revision: answer.revision, register: shapes::register(register) };
     let text = |_| format!("wrote {} (version {}, revision {})", args.key, register.version, answer.revision);
     context.output.tell(|| shapes::value(&shape), text)?;
+    if forgotten {
+        context.output.talk(
+            "note: it is attached to nothing and stays when the session ends; --ephemeral lets it go with the session",
+        );
+    }
     Ok(Exit::Done)
 }
 
@@ -243,7 +253,10 @@ async fn ls(args: LsArgs, context: &Context<'_>) -> Result<Exit, Failure> {
         };
         let send = |channel, request| async move { RegistersClient::new(channel).list(request).await };
         let page = context.read(request, send).await?;
-        all.extend(page.registers.iter().map(shapes::register));
+        let attached =
+            |register: &json::Register| register.session_number.is_some() || register.guard.is_some();
+        let found = page.registers.iter().map(shapes::register);
+        all.extend(found.filter(|register| !(args.unattached && attached(register))));
         after = page.next;
         if after.is_empty() || all.len() >= limit {
             break;

@@ -13,9 +13,9 @@ use crate::run::{Cause, Contain, Ended, Plan, Stage};
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure run settlement/cron -- ./settle.sh          wait for the lease, then run; give it back at the end
+  tenure run settlement/cron -- ./settle.sh          wait for the lease, run, give it back
   tenure run settlement/cron --no-wait -- ./settle.sh
-                                                     or not at all, if somebody else has it (exit code 103)
+                                                     not at all if another has it (exit code 103)
   tenure run nightly --wait 10m --ttl 30s -- make    stand in line for at most ten minutes
   tenure run api/quota --mode slots=5 -- ./job       at most five at a time
 
@@ -35,8 +35,8 @@ stands still would wake up after its lease.
 
 Exit codes:
   that of the command, 128+n if it died of signal n, 127 if there is no such program; and its own failures:
-  101  anything else, such as a guardian that was killed    104  the lease was lost, so the command was stopped
-  102  wrong usage                                          106  no store could be reached
+  101  anything else (a guardian was killed)    104  the lease was lost, the command was stopped
+  102  wrong usage                              106  no store could be reached
   103  held by another";
 
 /// Run a command only while holding a resource

@@ -279,7 +279,7 @@ impl Greeting {
         let alone = if self.alone { " (a single node: durable, not fault-tolerant)" } else { "" };
         format!(
             "Tenure serves at {}, data in {}{alone}.\n\
-             Status page: {}\n\
+             Dashboard: {}\n\
              \n\
              Try, in another terminal:\n\
              \x20 tenure acquire settlement/cron --ttl 30s{endpoints}\n\
@@ -368,7 +368,7 @@ mod tests {
         };
         expect![[r#"
             Tenure serves at 127.0.0.1:7400, data in ./tenure-data (a single node: durable, not fault-tolerant).
-            Status page: http://127.0.0.1:7400/
+            Dashboard: http://127.0.0.1:7400/
 
             Try, in another terminal:
               tenure acquire settlement/cron --ttl 30s

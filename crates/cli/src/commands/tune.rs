@@ -11,7 +11,7 @@ use crate::args::{Length, TTL_DEFAULT};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::tune;
+use crate::render::tune::{self, Habit};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,6 +22,8 @@ Examples:
   tenure tune --ttl 30s --rho 200 --sigma 1s the guard period: what of the TTL is given up
   tenure tune --probe                        measure here and now, and recommend
   tenure tune --probe --json | jq .advice.ttl_ms
+  tenure tune --ttl 30s --habits wall-clock,no-release
+                                             your program's bugs by name, with your numbers
 
 The five numbers:
   TTL    how long a session lives without a renewal
@@ -36,7 +38,8 @@ What must hold:
                 R + net + max-op <= TTL - sigma - rho*TTL
   floor         TTL >= 2*(net + pause)
 
-The exit code is 0 if they hold and 1 if one does not; then it says which, and what to change.";
+The exit code is 0 if they hold and 1 if one does not; then it says which, and what to change. It is \
+1 for habits, too.";
 
 /// Check the five numbers of a lease, price them, or measure and recommend
 #[derive(Debug, clap::Args)]
@@ -78,9 +81,12 @@ pub struct Args {
     /// How many of a hundred attempts to renew are lost
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = "Load")]
     pub loss: u32,
+    /// What your program does now; each is a known bug, told with what it costs under these numbers
+    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
+    pub habits: Vec<Habit>,
     /// Measure round trips, commits and scheduling gaps against the store, and recommend numbers. Opens one session
     /// and closes it
-    #[arg(long)]
+    #[arg(long, conflicts_with = "habits")]
     pub probe: bool,
     /// How long to measure
     #[arg(long = "for", value_name = "DURATION", default_value = "5s", requires = "probe")]
@@ -135,7 +141,16 @@ impl Args {
 /// Checks, prices, and recommends where asked to.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     if !args.probe {
-        return judge(args.numbers(), &args.bounds(), &args.load(None), context);
+        let (numbers, load) = (args.numbers(), args.load(None));
+        let judged = judge(numbers, &args.bounds(), &load, context)?;
+        if args.habits.is_empty() {
+            return Ok(judged);
+        }
+        context.output.tell(
+            || tune::habits_json(&args.habits, &numbers, &load),
+            |form| tune::habits(&args.habits, &numbers, &load, form.paint()),
+        )?;
+        return Ok(Exit::Other);
     }
     let measured = probe::measure(args.probe_for.get(), context).await?;
     let advice = Advice::on(&measured, &args.bounds());

@@ -1,6 +1,7 @@
 //! `explain`: the state of one resource in sentences. Who holds it, since when, what is left, who waits and why,
 //! what its fences would let through. Whoever is blocked at three in the morning reads this first.
 
+use tenure_core::EndReason;
 use tenure_wire::json::{Fence, Holder, Lease, Mode, Transition, Waiter};
 
 use super::paint::Paint;
@@ -8,6 +9,8 @@ use super::words::{count, short_time, span, tame, why};
 
 /// How many past holders are told.
 const PAST_TOLD: usize = 3;
+/// From how many past leases on a habit can be told from an accident.
+const HABIT_AFTER: usize = 3;
 
 /// Everything that is known about a resource, in words; `past` are the ended leases, the newest
 /// first.
@@ -190,6 +193,16 @@ impl Story {
         }
         if past.len() > PAST_TOLD {
             self.say(&format!("  … and {} more: `tenure history`.", past.len() - PAST_TOLD));
+        }
+        let silent = past.iter().filter(|lease| lease.why == EndReason::Expired.to_string()).count();
+        if past.len() >= HABIT_AFTER && silent * 2 > past.len() {
+            self.paragraph();
+            self.say(&format!(
+                "{} of the last {} leases expired instead of being given back, and each cost its successor a TTL. If their holders were stopped on purpose, this is the bug called {}: release on SIGTERM, as `tenure run` and the library's drain do.",
+                silent,
+                past.len(),
+                self.paint.warn("no hand-over"),
+            ));
         }
     }
 }

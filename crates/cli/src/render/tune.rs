@@ -1,5 +1,7 @@
 //! The five numbers as text: what they cost, what is wrong with them, what to choose. Computes nothing but widths.
 
+mod habits;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,6 +12,8 @@ use tenure_core::{
 use super::paint::{Form, Paint};
 use super::table::Table;
 use super::words::count;
+
+pub use habits::{Habit, habits, habits_json};
 
 /// The cells of the longest bar of the chart.
 const BAR_CELLS: usize = 24;

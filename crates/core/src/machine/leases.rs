@@ -311,6 +311,11 @@ impl Machine {
         }
     }
 
+    pub(super) fn count_end(&mut self, why: EndReason) {
+        let index = EndReason::ALL.iter().position(|known| *known == why).expect("ALL lists every reason");
+        self.state.totals.ends[index] += 1;
+    }
+
     pub(super) fn grant_of(&self, number: ResourceNumber, session: SessionNumber, waited: Duration) -> Grant {
         let resource = self.resource(number);
         let hold = resource.hold_of(session).expect("asked only about what the session holds");
@@ -369,9 +374,7 @@ impl Machine {
 
         let holder = self.session(session).holder.clone();
         self.record_transition(number, &hold, holder.clone(), &ending);
-        let why_index =
-            EndReason::ALL.iter().position(|why| *why == ending.why).expect("ALL lists every reason");
-        self.state.totals.ends[why_index] += 1;
+        self.count_end(ending.why);
         let revision = self.emit(EventKind::Ended {
             resource: name.clone(),
             session,

@@ -61,6 +61,8 @@ impl Machine {
         for (number, hold) in holds {
             let holder = self.session(hold.session).holder.clone();
             self.record_transition(number, &hold, holder, &Ending::imposed(EndReason::Expired));
+            // What was granted and has ended must add up: people are told the difference as leases held.
+            self.count_end(EndReason::Expired);
         }
         let mut resources = Shelf::default();
         for (number, resource) in self.state.resources.iter() {

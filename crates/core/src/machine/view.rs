@@ -13,7 +13,7 @@ use crate::command::{KindSetting, Mode};
 use crate::event::Event;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName};
 use crate::numbers::{Generation, Revision, SessionId, SessionNumber, Token};
-use crate::time::ClusterTime;
+use crate::time::{ClusterTime, WallTime};
 
 /// How many of those who stand in line for a resource are shown: a line may be long, and whoever looks at
 /// it must not keep everybody else waiting.
@@ -245,6 +245,13 @@ impl Machine {
     pub fn history(&self, name: &ResourceName) -> Option<Vec<Transition>> {
         let resource = self.resource(*self.names.get(name)?);
         Some(resource.more.iter().flat_map(|more| &more.history).cloned().collect())
+    }
+
+    /// When the leases of a resource that have not ended were granted, by the leaders' calendars: for people, who would
+    /// else take a stall that was not counted for a gap between two holders.
+    pub fn granted_wall(&self, name: &ResourceName) -> Option<Vec<(Token, WallTime)>> {
+        let resource = self.resource(*self.names.get(name)?);
+        Some(self.live_holds(resource).map(|hold| (hold.token, hold.since_wall)).collect())
     }
 
     /// The resources whose names begin with `prefix`, after `after`, in order, that have past leases; and where to go on. Whole
@@ -483,7 +490,6 @@ mod tests {
     use super::*;
     use crate::command::{Acquire, AcquireBy, Command, Entry, Open, Policies, Wait};
     use crate::numbers::Secret;
-    use crate::time::WallTime;
 
     fn taken(resource: &str, secret: u64, ttl: Duration) -> Command {
         let mut bits = [0; 16];

@@ -8,6 +8,7 @@ use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tenure_core::state::Transition;
 use tenure_core::{Grant, LeaseView, ResourceName, Scope, Token};
+use tenure_wire::words::calendar;
 use tenure_wire::{ApiError, Code, Effect, json};
 
 use super::error::no_such_call;
@@ -44,20 +45,43 @@ pub(super) struct Stale {
     pub stale: bool,
 }
 
+#[derive(Deserialize)]
+pub(super) struct Look {
+    #[serde(default)]
+    stale: bool,
+    view: Option<View>,
+}
+
+/// In whose shape a lease is shown.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum View {
+    Kubernetes,
+}
+
 pub(super) async fn get(
     State(api): State<Arc<Api>>,
     written: Written,
-    Asked(asked): Asked<Stale>,
-) -> Answer<json::Lease> {
+    Asked(asked): Asked<Look>,
+) -> Result<Response, Refused> {
     written.no_verb()?;
     let (lease, _) = api.lease(&written.resource()?, asked.stale).await?;
-    Ok(Json((&lease).into()))
+    let lease = json::Lease::from(&lease);
+    Ok(match asked.view {
+        None => Json(lease).into_response(),
+        Some(View::Kubernetes) => Json(json::KubernetesLease::of(&lease, api.clock.wall())).into_response(),
+    })
 }
 
 pub(super) async fn history(State(api): State<Arc<Api>>, written: Written) -> Answer<json::History> {
     written.no_verb()?;
-    let (lease, past) = api.history(&written.resource()?).await?;
-    Ok(Json(told(&lease, &past)))
+    let (lease, past, granted) = api.history_dated(&written.resource()?).await?;
+    let mut history = told(&lease, &past);
+    for holder in &mut history.holders {
+        let since = granted.iter().find(|(token, _)| token.get() == holder.token);
+        holder.from = since.map(|(_, wall)| calendar(*wall));
+    }
+    Ok(Json(history))
 }
 
 /// The past of every resource that is remembered.

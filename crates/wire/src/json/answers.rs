@@ -372,8 +372,11 @@ pub struct Holder {
     pub remaining_ms: u64,
     /// The session's TTL.
     pub ttl_ms: u64,
-    /// How long it has been held.
+    /// How long it has been held, in cluster time.
     pub held_ms: u64,
+    /// When it was granted, by the leader's calendar, for people; told with histories.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// Why it is about to end, if notice was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notice: Option<String>,
@@ -394,6 +397,7 @@ impl From<&Holding> for Holder {
             remaining_ms: millis(holding.remaining),
             ttl_ms: millis(holding.ttl),
             held_ms: millis(holding.held_for),
+            from: None,
             notice: holding.notice.map(|why| why.to_string()),
             lapsed: holding.lapsed,
         }

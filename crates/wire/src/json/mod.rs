@@ -7,6 +7,7 @@
 mod answers;
 mod cluster;
 mod events;
+mod kubernetes;
 mod registers;
 mod requests;
 
@@ -28,6 +29,7 @@ pub use cluster::{
     StepDown,
 };
 pub use events::{Event, EventKind, Events};
+pub use kubernetes::{KubernetesAnnotations, KubernetesLease, KubernetesMetadata, KubernetesSpec};
 pub use registers::{
     Compare, DeleteRegister, OnRegister, Operation, PutRegister, Rebind, Register, Registers, WriteRegisters,
     Written, WrittenMany, guard_from_header,

@@ -15,7 +15,7 @@ use crate::failure::Failure;
 const EXAMPLES: &str = "\
 Examples:
   tenure serve --node 4 --peers 1=10.0.0.1:7500,2=10.0.0.2:7500,3=10.0.0.3:7500,4=10.0.0.4:7500 …
-                                             first start the node, on an empty data directory; it waits
+                                             first start it, on an empty data directory; it waits
   tenure cluster add 4=10.0.0.4:7500         then add it
 
 One change at a time: the next is refused until this one is done. To replace a node, add the new one first and then \

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure cluster backup tenure.backup        from whichever node answers; the cluster goes on serving
+  tenure cluster backup tenure.backup        from whichever node answers, while the cluster serves
 
 The backup knows the last token issued when it was taken. Tokens issued later are not in it, which is why a restore \
 asks for a floor: keep the marks of your fences, or your logs, with it.";

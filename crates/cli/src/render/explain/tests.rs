@@ -142,3 +142,18 @@ fn sharers_and_slots_are_told_one_by_one() {
         "{text}"
     );
 }
+
+#[test]
+fn leases_that_are_never_given_back_are_called_by_the_name_of_the_bug() {
+    let shape = shapes::lease(&lease(vec![holding("node-a", 12)]), &[]);
+    let expired = past().remove(0);
+    let released = Transition { why: "released".into(), ..expired.clone() };
+    let habit = explain(&shape, &[expired.clone(), expired.clone(), released.clone()], DRY);
+    assert!(habit.contains("2 of the last 3 leases expired") && habit.contains("no hand-over"), "{habit}");
+    let orderly = explain(&shape, &[expired.clone(), released.clone(), released], DRY);
+    assert!(!orderly.contains("no hand-over"), "{orderly}");
+    assert!(
+        !explain(&shape, &[expired.clone(), expired], DRY).contains("no hand-over"),
+        "two may be accidents"
+    );
+}

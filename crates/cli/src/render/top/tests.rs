@@ -64,6 +64,10 @@ fn glance(numbers: Option<Numbers>) -> Glance {
     }
 }
 
+fn frame(height: Option<usize>, width: usize) -> Frame {
+    Frame { height, width, skipped: 0, trouble: None, keys: None }
+}
+
 const NUMBERS: Numbers = Numbers {
     grants: 337,
     renewals: 14_000,
@@ -89,23 +93,60 @@ fn a_screen_tells_everything_at_a_glance() {
            2  follower  yes    897       3  10.0.0.2:7400
            3  follower  no       -       -  10.0.0.3:7400
 
-        RESOURCE                           HOLDER       TOKEN  GEN  LEFT                      LINE
-        settlement/cron                    node-b:4711    336    5  ██········  1.9s             1
-        gpu/pool#0                         trainer-0      306    5  ██████████  10s
-        gpu/pool#1                         trainer-1      307    5  ··········  0ms
-        reports/with a name that no scre…  reporter        12    5  █████·····  4.2s revoked
+        RESOURCE                                 HOLDER       TOKEN  GEN  LEFT                      LINE  FENCES
+        settlement/cron                          node-b:4711    336    5  ██········  1.9s             1     1/2
+        gpu/pool#0                               trainer-0      306    5  ██████████  10s                      -
+        gpu/pool#1                               trainer-1      307    5  ··········  0ms                      -
+        reports/with a name that no screen has…  reporter        12    5  █████·····  4.2s revoked             -
         and more; name a prefix to see others
     "#]]
-    .assert_eq(&render(&now, since, usize::MAX, 100, Paint::new(false)));
+    .assert_eq(&render(&now, since, &frame(None, 120), Paint::new(false)));
 }
 
 #[test]
 fn a_first_look_counts_instead_of_comparing_and_fits_the_screen() {
-    let text = render(&glance(Some(NUMBERS)), None, 6, 80, Paint::new(false));
-    assert_eq!(text.lines().count(), 5, "{text}");
-    assert!(text.contains("grants 337  renewals 14000"), "{text}");
-    let without = render(&glance(None), None, usize::MAX, 80, Paint::new(false));
+    let keys = Frame { keys: Some("q ends it".into()), ..frame(Some(24), 80) };
+    for paint in [Paint::new(false), Paint::new(true)] {
+        let text = render(&glance(Some(NUMBERS)), None, &keys, paint);
+        assert_eq!(text.lines().count(), 24, "{text}");
+        assert!(text.lines().all(|line| visible(line) <= 80), "{text}");
+        assert!(text.contains("grants 337  renewals 14000"), "{text}");
+        assert!(text.lines().last().expect("a line").contains("1-4 of the first 4  q ends it"), "{text}");
+    }
+    let without = render(&glance(None), None, &frame(None, 80), Paint::new(false));
     assert!(!without.contains("grants"), "{without}");
+}
+
+#[test]
+fn a_small_screen_is_scrolled_and_never_past_its_end() {
+    let shown = |skipped| {
+        let frame = Frame { skipped, keys: Some("q".into()), ..frame(Some(14), 80) };
+        render(&glance(Some(NUMBERS)), None, &frame, Paint::new(false))
+    };
+    assert!(shown(0).contains("settlement/cron") && !shown(0).contains("reports/"), "{}", shown(0));
+    assert!(!shown(99).contains("settlement/cron") && shown(99).contains("reports/"), "{}", shown(99));
+    assert_eq!(shown(99).lines().count(), 14);
+}
+
+#[test]
+fn leases_are_sorted_as_asked_for() {
+    let first = |by: Sort| {
+        let mut glance = glance(None);
+        glance.sort(by);
+        glance.leases[0].resource.clone()
+    };
+    assert_eq!(first(Sort::Left), "gpu/pool");
+    assert_eq!(first(Sort::Waiters), "settlement/cron");
+    assert_eq!(first(Sort::Name), "gpu/pool");
+    let round = (0..4).fold(Sort::Left, |by, _| by.next());
+    assert_eq!(round, Sort::Left);
+}
+
+#[test]
+fn a_line_is_cut_where_the_screen_ends_and_its_colours_with_it() {
+    let painted = Paint::new(true).warn("degraded");
+    assert_eq!(visible(&painted), 8);
+    assert_eq!(clip(&painted, 3), Paint::new(true).warn("deg"));
 }
 
 #[test]
@@ -121,8 +162,8 @@ fn numbers_are_read_from_the_metrics_of_a_node() {
 
 #[test]
 fn a_bar_is_as_long_as_what_is_left() {
-    assert_eq!(bar(10_000, 10_000), "██████████");
-    assert_eq!(bar(1, 10_000), "█·········");
-    assert_eq!(bar(0, 10_000), "··········");
-    assert_eq!(bar(20_000, 10_000), "██████████");
+    assert_eq!(bar(10_000, 10_000, 10), "██████████");
+    assert_eq!(bar(1, 10_000, 10), "█·········");
+    assert_eq!(bar(0, 10_000, 6), "······");
+    assert_eq!(bar(20_000, 10_000, 6), "██████");
 }

@@ -108,8 +108,9 @@ fn paths() -> Value {
                 .body("Cancel").ok("Cancelled").refused(SESSION),
         },
         "/v1/leases/{resource}": {
-            "get": call("getLease", "One resource: who holds it, who waits").path(resource()).query(&[stale()])
-                .ok("Lease").refused(&[Code::InvalidName, Code::NotFound]),
+            "get": call("getLease", "One resource: who holds it, who waits").path(resource())
+                .query(&[stale(), query("view", "In whose shape: `kubernetes` for that of coordination.k8s.io/v1.", json!({"type": "string", "enum": ["kubernetes"]}))])
+                .ok("LeaseView").refused(&[Code::InvalidName, Code::NotFound]),
         },
         "/v1/leases/{resource}:acquire": {
             "post": call("acquire", "Take a resource, now or in turn").path(resource())

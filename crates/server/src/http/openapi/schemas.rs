@@ -373,6 +373,7 @@ fn leases() -> Group {
                 always("remaining_ms", millis()),
                 always("ttl_ms", millis()),
                 always("held_ms", millis()),
+                maybe("from", calendar()),
                 maybe("notice", why()),
                 maybe("lapsed", boolean()),
             ]),
@@ -404,6 +405,31 @@ fn leases() -> Group {
                 always("waiting", count()),
                 maybe("delayed_ms", millis()),
                 maybe("fences", list(named("Fence"))),
+            ]),
+        ),
+        ("LeaseView", json!({"oneOf": [named("Lease"), named("KubernetesLease")]})),
+        (
+            "KubernetesLease",
+            answer(vec![
+                always("apiVersion", json!({"const": "coordination.k8s.io/v1"})),
+                always("kind", json!({"const": "Lease"})),
+                always(
+                    "metadata",
+                    answer(vec![
+                        always("name", text()),
+                        always("annotations", answer(vec![maybe("tenure/token", text())])),
+                    ]),
+                ),
+                always(
+                    "spec",
+                    answer(vec![
+                        always("holderIdentity", or_null(text())),
+                        always("leaseDurationSeconds", or_null(count())),
+                        always("acquireTime", or_null(calendar())),
+                        always("renewTime", or_null(calendar())),
+                        always("leaseTransitions", count()),
+                    ]),
+                ),
             ]),
         ),
         (
