@@ -83,7 +83,9 @@ mod tests {
         let first = stamp(&next, 110).expect("it holds");
         inlet.barrier(&first.scope, first.token).expect("it is the newest");
         assert!(!inlet.take(late, |price| consumed.push(price)));
-        assert!(!inlet.take(late_entry, |(name, price)| drop(cache.insert(name, price))));
+        assert!(!inlet.take(late_entry, |(name, price)| {
+            cache.insert(name, price);
+        }));
         assert!(!inlet.take(late_step, |step| counter += step));
         assert!(inlet.take(first, |price| consumed.push(price)));
         assert_eq!((consumed.as_slice(), cache.len(), counter, inlet.refused), (&[100, 110][..], 0, 0, 3));
