@@ -9,6 +9,10 @@
 //!   after the sync of the one before, so what is damaged was durable once, and acknowledged. Cutting
 //!   there would undo promises; the node refuses to start and says what to do.
 //!
+//! The last valid frame may be one whose sync never returned, or failed: the process ended, the machine went
+//! on, and it is read back from memory. From now on it counts as durable, so it is written and
+//! synced once more before anybody hears of it.
+//!
 //! Frames are numbered without gaps, so a whole segment that vanished, or a synced tail that turned
 //! into zeros, is noticed too, as soon as anything was written behind it. What cannot be told from a
 //! torn tail is damage to the very last frame; the mark that a graceful shutdown leaves narrows that.
@@ -23,6 +27,7 @@ use crate::error::StartError;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
+use std::io;
 use std::sync::Arc;
 
 /// How far ahead the number of a frame behind a damage can be and still count as one of ours. More
@@ -68,6 +73,7 @@ pub(crate) fn recover(disk: &dyn Disk, salt: u64, cache_bytes: usize) -> Result<
         let (segment, content) = segment::load(disk, salt, number)?;
         replay.segment(segment, &content, salt, &mut end)?;
     }
+    replay.confirm_last_frame().map_err(failed)?;
     let clean = match end {
         Some(End { held, offset, torn: true }) => {
             let segment = &replay.segments[held].segment;
@@ -98,11 +104,28 @@ struct Replay {
     /// The number that the next frame must have; any, before the first.
     sequence: Option<u64>,
     state: State,
+    /// The last valid frame: in which segment, where, and its bytes.
+    last_frame: Option<(usize, u64, Bytes)>,
 }
 
 impl Replay {
     fn new(cache_bytes: usize) -> Self {
-        Self { log: Log::new(cache_bytes), segments: Vec::new(), sequence: None, state: State::default() }
+        Self {
+            log: Log::new(cache_bytes),
+            segments: Vec::new(),
+            sequence: None,
+            state: State::default(),
+            last_frame: None,
+        }
+    }
+
+    /// Makes the last frame durable, which it need not be. Syncing alone would not do: after a sync that failed the
+    /// kernel may take the page for written.
+    fn confirm_last_frame(&self) -> io::Result<()> {
+        let Some((held, offset, bytes)) = &self.last_frame else { return Ok(()) };
+        let file = &self.segments[*held].segment.file;
+        file.write_at(bytes, *offset)?;
+        file.sync_data()
     }
 
     /// Replays one segment, and notes where the log ends if it ends here.
@@ -125,7 +148,10 @@ impl Replay {
             }
             self.sequence = Some(found.sequence + 1);
             self.frame(held, position, found.records)?;
+            let start = position.offset;
             position.offset += found.bytes as u64;
+            let bytes = content.slice(start as usize..position.offset as usize);
+            self.last_frame = Some((held, start, bytes));
             *end = Some(End { held, offset: position.offset, torn: false });
         }
         let rest = &content[position.offset as usize..];
