@@ -214,10 +214,10 @@ fn a_purge_removes_nothing_before_it_is_durable() {
     }
 }
 
-/// A frame whose sync failed, or had not returned when its process was killed, is read back from the page cache by the next process
-/// and counts as durable from then on; but it was never synced. When the power went after that, it was lost although it
-/// was counted towards a quorum, or stood damaged in front of the frames behind it, and the node refused to start. Found by seed 234 of
-/// the simulation.
+/// A frame whose sync failed, or had not returned when its process was killed, is read back from the page
+/// cache by the next process and counts as durable from then on. When it was not, and the power went after
+/// that, it was lost although it had counted towards a quorum, or it stood damaged in front of the frames
+/// behind it and the node refused to start. Found by seed 234 of the simulation.
 #[test]
 fn what_a_restart_reads_back_is_durable_before_it_counts() {
     for seed in 0..64 {
