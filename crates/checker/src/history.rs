@@ -228,6 +228,8 @@ pub struct Sighting {
     pub resource: Arc<str>,
     /// The tokens of its exclusive holders.
     pub holders: Vec<u64>,
+    /// The newest token of it that the node has heard of.
+    pub last_token: u64,
     /// How many wait.
     pub waiters: u64,
 }

@@ -221,7 +221,8 @@ fn two_compare_and_sets_on_one_revision_are_rejected() {
 
 #[test]
 fn two_holders_in_one_state_are_rejected() {
-    let sighting = Sighting { node: 1, at: 5, resource: name("r"), holders: vec![1, 2], waiters: 0 };
+    let sighting =
+        Sighting { node: 1, at: 5, resource: name("r"), holders: vec![1, 2], last_token: 2, waiters: 0 };
     rejected_by("one_holder", &History { sightings: vec![sighting], ..History::default() });
 }
 
@@ -279,6 +280,44 @@ fn permits_that_overlap_are_rejected() {
 }
 
 #[test]
+fn a_newer_grant_under_a_permit_is_rejected() {
+    let sighting =
+        Sighting { node: 2, at: 15, resource: name("r"), holders: vec![2], last_token: 2, waiters: 0 };
+    let under =
+        |permit| History { permits: vec![permit], sightings: vec![sighting.clone()], ..History::default() };
+    rejected_by("permits_never_overlap", &under(permit(1, 1, 10, 20)));
+    accepted(&under(permit(1, 1, 10, 15)));
+    accepted(&under(permit(1, 2, 10, 20)));
+    accepted(&under(PermitSpan { excused: true, ..permit(1, 1, 10, 20) }));
+}
+
+#[test]
+fn a_guard_that_refuses_whoever_has_a_permit_is_rejected() {
+    let refused = |until| History {
+        permits: vec![permit(1, 1, 10, until)],
+        ..operations(vec![
+            told(1, acquire(), (0, 5), Answer::Granted(1)),
+            told(1, guarded(7, 1), (12, 18), Answer::Fenced),
+        ])
+    };
+    rejected_by("permits_never_overlap", &refused(20));
+    accepted(&refused(17));
+}
+
+#[test]
+fn a_release_that_ended_nothing_is_rejected() {
+    let released = |ended| {
+        operations(vec![
+            told(1, acquire(), (0, 5), Answer::Granted(1)),
+            told(2, acquire(), (10, 20), Answer::Granted(2)),
+            told(1, release(1), (30, 40), Answer::Released(ended)),
+        ])
+    };
+    rejected_by("linearizable", &released(true));
+    accepted(&released(false));
+}
+
+#[test]
 fn permits_of_one_token_and_permits_that_touch_are_fine() {
     let permits = vec![permit(1, 1, 0, 100), permit(1, 1, 10, 20), permit(2, 2, 100, 120)];
     accepted(&History { permits, ..History::default() });
@@ -321,7 +360,7 @@ fn a_waiter_that_is_forgotten_is_rejected() {
     rejected_by("waiters_move", &History { waits: vec![wait(None)], ..History::default() });
     rejected_by("waiters_move", &History { waits: vec![wait(Some(11))], ..History::default() });
     accepted(&History { waits: vec![wait(Some(10))], ..History::default() });
-    let idle = Sighting { node: 1, at: 5, resource: name("r"), holders: vec![], waiters: 1 };
+    let idle = Sighting { node: 1, at: 5, resource: name("r"), holders: vec![], last_token: 0, waiters: 1 };
     rejected_by("waiters_move", &History { sightings: vec![idle], ..History::default() });
 }
 

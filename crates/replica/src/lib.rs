@@ -22,7 +22,7 @@ mod status;
 mod wal;
 
 pub use config::{Config, Entropy, Execution, LogOptions, SnapshotOptions, Stopwatch, Timing};
-pub use disk::{Disk, DiskFile, RealDisk, SimDisk};
+pub use disk::{Disk, DiskFile, RealDisk, SimDisk, Wreck};
 pub use engine::seed_elections;
 pub use error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
 pub use leadership::{Leadership, Office};

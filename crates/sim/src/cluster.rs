@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure_core::{Limits, OfficeLimits};
-use tenure_replica::{Entropy, Execution, LogOptions, NodeId, SimDisk, SnapshotOptions, Timing};
+use tenure_replica::{Entropy, Execution, LogOptions, NodeId, SimDisk, SnapshotOptions, Timing, Wreck};
 use tenure_server::{Config, Node, Server, World};
 
 use crate::dice::Dice;
@@ -29,8 +29,14 @@ pub struct Member {
     pub restart_at: Option<Tick>,
     /// An injected fault explains if it ends by itself.
     pub excused: bool,
-    /// It lost its disk, and has no place here any more.
-    pub wiped: bool,
+    /// Its power goes with the next sync that fails, and what is kept of what was not synced falls as this says.
+    pub power_goes: Option<u64>,
+    /// It has no place here any more, or will have none: it lost its disk, or is being removed.
+    pub leaving: bool,
+    /// The last of its entries that a snapshot covers, as last seen.
+    pub snapshot: Option<u64>,
+    /// It lacks entries up to this one, and the leader has removed them from its log.
+    pub behind: Option<u64>,
     config: Config,
     ppm: i64,
     inside: Arc<Mutex<Inside>>,
@@ -64,7 +70,10 @@ impl Member {
             process: None,
             restart_at: None,
             excused: false,
-            wiped: false,
+            power_goes: None,
+            leaving: false,
+            snapshot: None,
+            behind: None,
             config,
             ppm,
             inside: Arc::default(),
@@ -116,26 +125,32 @@ impl Member {
     }
 
     /// Ends its process; it is started again at `restart_at`. With its power, what was not synced may go.
-    pub fn end(&mut self, now: Tick, net: &Net, power: Option<u64>, restart_at: Option<Tick>) {
+    pub fn end(&mut self, now: Tick, net: &Net, power: Option<u64>, restart_at: Option<Tick>) -> Wreck {
         *set(&self.inside) = Inside::default();
-        if let Some(seed) = power {
+        let wreck = if let Some(seed) = power {
             net.power_off(self.host());
-            self.disk.crash(seed);
+            self.disk.crash(seed)
         } else {
             self.disk.restart();
-        }
+            Wreck::default()
+        };
         if let Some(process) = self.process.take() {
             net.hang_up(self.host());
             process.end(now);
         }
         self.restart_at = restart_at;
+        wreck
     }
 
-    /// Why its process has ended by itself, if it has. It is started again after a while.
-    pub fn ended(&mut self, now: Tick, net: &Net) -> Option<String> {
+    /// Why its process has ended by itself, if it has, and what went with its power, if that went. It is started again after a while.
+    pub fn ended(&mut self, now: Tick, net: &Net) -> Option<(String, Option<Wreck>)> {
         let why = set(&self.inside).ended.take()?;
-        self.end(now, net, None, Some(now + RESTART_AFTER));
-        Some(why)
+        let power = self.power_goes.take();
+        if power.is_some() {
+            self.disk.fail_syncs_after(None);
+        }
+        let wreck = self.end(now, net, power, Some(now + RESTART_AFTER));
+        Some((why, power.map(|_| wreck)))
     }
 
     /// Looks into it, if it runs.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tenure_replica::Wreck;
+
 macro_rules! coverage {
     ($($(#[$doc:meta])* $name:ident: $word:literal,)*) => {
         /// How often each thing happened.
@@ -37,6 +39,15 @@ macro_rules! coverage {
     };
 }
 
+impl Coverage {
+    /// A machine lost its power, and with it what was not synced.
+    pub fn power_loss(&mut self, wreck: &Wreck) {
+        self.power_losses += 1;
+        self.lost_tails += u64::from(wreck.sectors_lost > 0);
+        self.torn_writes += u64::from(wreck.files_torn > 0);
+    }
+}
+
 coverage! {
     /// Leases granted, by the replicated state.
     grants: "grants",
@@ -50,8 +61,12 @@ coverage! {
     fenced_writes: "fenced writes",
     /// Writes that a storage refused as stale.
     stale_writes: "stale writes refused",
-    /// Guarded writes that the registers refused.
+    /// Barriers that a storage refused as stale: a holder that took over, and was overtaken before it could begin.
+    stale_barriers: "stale barriers refused",
+    /// Guarded writes that the registers refused, by the replicated state.
     register_refusals: "guarded writes refused",
+    /// Writers that stood still between their check and their write.
+    late_writers: "writers stopped between check and write",
     /// Operations of clients.
     operations: "operations",
     /// Operations whose outcome stayed unknown.
@@ -60,30 +75,58 @@ coverage! {
     kills: "nodes killed",
     /// Machines of nodes that lost their power, with what was not synced.
     power_losses: "power losses",
+    /// Power losses that took something unsynced with them.
+    lost_tails: "unsynced tails lost",
+    /// Power losses that left a file with some of its unsynced sectors, and without others.
+    torn_writes: "torn writes",
     /// Nodes that were stopped and went on.
     pauses: "nodes paused",
+    /// Nodes whose machine was suspended and went on.
+    suspends: "nodes suspended",
     /// Clients that were stopped and went on.
     client_pauses: "clients paused",
+    /// Clients whose machine was suspended and went on.
+    client_suspends: "clients suspended",
     /// Clients that were killed.
     client_kills: "clients killed",
-    /// Links cut both ways.
+    /// Nodes split from each other, both ways.
     cuts: "partitions",
-    /// Links cut one way.
+    /// Two nodes that do not hear each other, and both hear the rest.
+    bridges: "bridges",
+    /// Clients cut off from some or all nodes.
+    client_cuts: "clients cut off",
+    /// Links cut one way, of nodes or of clients.
     one_way_cuts: "one-way cuts",
     /// Links slowed down.
     slow_links: "slow links",
+    /// Streams said again, from their beginning: what was sent comes twice, and after what was sent later.
+    repeated: "streams repeated",
     /// Disks slowed down.
     slow_disks: "slow disks",
-    /// Disks that were full or failed to sync.
-    failed_disks: "failed disks",
-    /// Snapshots installed or restored from.
+    /// Disks that were full.
+    full_disks: "full disks",
+    /// Disks that failed to sync.
+    failed_syncs: "failing syncs",
+    /// Nodes that ended by themselves, because of their disk.
+    gave_up: "nodes that gave up on their disk",
+    /// Snapshots taken.
     snapshots: "snapshots",
+    /// Snapshots from another node that were installed: the log that was missing was gone.
+    installed: "snapshots installed",
     /// Leaders asked to step down.
     step_downs: "step-downs",
+    /// Leases revoked by notice.
+    revoked: "revocations",
     /// Nodes added.
     added: "nodes added",
+    /// Voters in good health that were removed.
+    removed: "voters removed",
     /// Voters whose disk was lost, removed and replaced.
     wiped: "voters wiped",
+    /// Processes whose clock ran within rho of all others.
+    clocks_within: "clocks within rho",
+    /// Clients whose clock ran beyond rho.
+    clocks_beyond: "clocks beyond rho",
     /// Dead holders whose lease was seen to end.
     deaths: "deaths seen through",
 }

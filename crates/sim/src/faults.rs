@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use crate::dice::Dice;
+use crate::host::Still;
 use crate::net::{HostId, Tick};
-use crate::run::Run;
+use crate::run::{OPERATOR, Run};
+use crate::workload::RESOURCES;
 
 /// Something to be undone later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +18,34 @@ enum Undo {
     WakeClient(u32),
     Disk(u64),
     StartClient(u32),
+    /// It did not write after all: the power goes all the same.
+    LeavePower(u64),
 }
+
+type Fault = fn(&mut Nemesis, Tick, Tick, &mut Run);
+
+/// What can go wrong, and how often compared with the rest.
+const KINDS: &[(u64, Fault)] = &[
+    (12, Nemesis::partition),
+    (6, Nemesis::one_way),
+    (10, Nemesis::cut_client),
+    (7, Nemesis::slow_link),
+    (8, Nemesis::repeat),
+    (6, Nemesis::kill),
+    (5, Nemesis::power_loss),
+    (4, Nemesis::power_loss_while_writing),
+    (2, Nemesis::power_loss_everywhere),
+    (11, Nemesis::pause),
+    (10, Nemesis::pause_client),
+    (6, Nemesis::kill_client),
+    (6, Nemesis::slow_disk),
+    (3, Nemesis::full_disk),
+    (3, Nemesis::failing_syncs),
+    (2, Nemesis::wipe),
+    (2, Nemesis::retire),
+    (3, Nemesis::step_down),
+    (3, Nemesis::revoke),
+];
 
 /// Injects faults.
 pub struct Nemesis {
@@ -41,7 +70,7 @@ impl Nemesis {
             std::mem::take(&mut self.undo).into_iter().partition(|(at, _)| *at <= now);
         self.undo = later;
         for (_, undo) in due {
-            apply(undo, now, run);
+            self.apply(undo, now, run);
         }
         if now >= self.next_at {
             self.next_at = now + self.dice.within(self.pace.0, self.pace.1);
@@ -54,7 +83,7 @@ impl Nemesis {
         let mut left = std::mem::take(&mut self.undo);
         left.sort();
         for (_, undo) in left {
-            apply(undo, now, run);
+            self.apply(undo, now, run);
         }
         run.net.heal();
     }
@@ -80,7 +109,7 @@ impl Nemesis {
             return *self.dice.pick(&leaders);
         }
         let nodes: Vec<u64> =
-            run.members.iter().filter(|(_, member)| !member.wiped).map(|(node, _)| *node).collect();
+            run.members.iter().filter(|(_, member)| !member.leaving).map(|(node, _)| *node).collect();
         *self.dice.pick(&nodes)
     }
 
@@ -92,107 +121,11 @@ impl Nemesis {
 
     fn break_something(&mut self, now: Tick, run: &mut Run) {
         let until = now + self.length();
-        let at = now * 1_000;
-        match self.dice.within(0, 99) {
-            0..=11 => self.partition(now, until, run),
-            12..=17 => {
-                let (from, to) = (self.victim(run), self.victim(run));
-                if from != to {
-                    run.record.note(at, format_args!("fault: one way {from} to {to}"));
-                    run.record.count(|coverage| coverage.one_way_cuts += 1);
-                    self.cut(from as HostId, to as HostId, until, run);
-                }
-            }
-            18..=29 => {
-                let client = self.client(run);
-                let all = self.dice.chance(40);
-                let only = self.victim(run);
-                let one_way = self.dice.chance(30);
-                run.record
-                    .note(at, format_args!("fault: client {client} cut off, all={all} one_way={one_way}"));
-                run.record.count(|coverage| coverage.cuts += 1);
-                let host = run.people[&client].host;
-                for node in run.members.keys().copied().collect::<Vec<_>>() {
-                    if all || node == only {
-                        self.cut(node as HostId, host, until, run);
-                        if !one_way {
-                            self.cut(host, node as HostId, until, run);
-                        }
-                    }
-                }
-            }
-            30..=37 => {
-                let (from, to) = (self.victim(run), self.victim(run));
-                let slower = self.dice.within(5, 400);
-                run.record.note(at, format_args!("fault: {from} to {to} slower by {slower} ms"));
-                run.record.count(|coverage| coverage.slow_links += 1);
-                run.net.slow_down(from as HostId, to as HostId, slower);
-                self.later(until, Undo::Speed(from as HostId, to as HostId));
-            }
-            38..=49 => {
-                let node = self.victim(run);
-                self.kill(node, now, run);
-            }
-            50..=51 => {
-                run.record.note(at, format_args!("fault: the power goes everywhere"));
-                for node in run.members.keys().copied().collect::<Vec<_>>() {
-                    self.power_off(node, now, run);
-                }
-            }
-            52..=63 => {
-                let node = self.victim(run);
-                if let Some(process) = run.members.get_mut(&node).and_then(|member| member.process.as_mut()) {
-                    run.record.note(at, format_args!("fault: node {node} stops"));
-                    run.record.count(|coverage| coverage.pauses += 1);
-                    process.stop(true);
-                    self.later(until, Undo::Wake(node));
-                }
-            }
-            64..=75 => {
-                let client = self.client(run);
-                if let Some(process) = run.people.get_mut(&client).and_then(|person| person.process.as_mut())
-                {
-                    run.record.note(at, format_args!("fault: client {client} stops"));
-                    run.record.count(|coverage| coverage.client_pauses += 1);
-                    process.stop(true);
-                    self.later(until, Undo::WakeClient(client));
-                }
-            }
-            76..=81 => {
-                let client = self.client(run);
-                run.kill_client(client, now);
-                self.later(until, Undo::StartClient(client));
-            }
-            82..=89 => {
-                let node = self.victim(run);
-                let delay = self.dice.millis(5, 400);
-                run.record.note(at, format_args!("fault: the disk of node {node} takes {delay:?}"));
-                run.record.count(|coverage| coverage.slow_disks += 1);
-                run.members[&node].disk.slow_down(delay);
-                self.later(until, Undo::Disk(node));
-            }
-            90..=94 => {
-                let node = self.victim(run);
-                let full = self.dice.chance(50);
-                run.record.note(at, format_args!("fault: the disk of node {node} fails, full={full}"));
-                run.record.count(|coverage| coverage.failed_disks += 1);
-                let member = run.members.get_mut(&node).expect("it is a member");
-                if full {
-                    member.disk.limit(Some(member.disk.used_bytes() + self.dice.within(0, 40_000)));
-                } else {
-                    member.disk.fail_syncs_after(Some(self.dice.within(0, 5)));
-                }
-                member.excused = true;
-                self.later(until, Undo::Disk(node));
-            }
-            95 | 96 => {
-                let node = self.victim(run);
-                run.wipe(node, now);
-            }
-            _ => {
-                run.record.note(at, format_args!("fault: the leader is asked to step down"));
-                run.record.count(|coverage| coverage.step_downs += 1);
-                run.step_down(now);
+        let mut drawn = self.dice.within(1, KINDS.iter().map(|(weight, _)| weight).sum());
+        for (weight, fault) in KINDS {
+            match drawn.checked_sub(*weight) {
+                None | Some(0) => return fault(self, now, until, run),
+                Some(left) => drawn = left,
             }
         }
     }
@@ -218,7 +151,10 @@ impl Nemesis {
             false => nodes.iter().copied().filter(|node| !here.contains(node)).collect(),
         };
         run.record.note(now * 1_000, format_args!("fault: partition {here:?} from {there:?}"));
-        run.record.count(|coverage| coverage.cuts += 1);
+        run.record.count(|coverage| match bridge {
+            true => coverage.bridges += 1,
+            false => coverage.cuts += 1,
+        });
         let clients: Vec<HostId> =
             run.people.iter().filter(|(process, _)| **process != 0).map(|(_, person)| person.host).collect();
         let clients: Vec<HostId> = clients.into_iter().filter(|_| self.dice.chance(30)).collect();
@@ -234,10 +170,65 @@ impl Nemesis {
         }
     }
 
-    fn kill(&mut self, node: u64, now: Tick, run: &mut Run) {
-        if self.dice.chance(50) {
-            return self.power_off(node, now, run);
+    /// One node hears another, which does not hear it.
+    fn one_way(&mut self, now: Tick, until: Tick, run: &mut Run) {
+        let (from, to) = (self.victim(run), self.victim(run));
+        if from != to {
+            run.record.note(now * 1_000, format_args!("fault: one way {from} to {to}"));
+            run.record.count(|coverage| coverage.one_way_cuts += 1);
+            self.cut(from as HostId, to as HostId, until, run);
         }
+    }
+
+    /// A client hears nothing of some or all nodes, and they nothing of it, or all the same.
+    fn cut_client(&mut self, now: Tick, until: Tick, run: &mut Run) {
+        let client = self.client(run);
+        let all = self.dice.chance(40);
+        let only = self.victim(run);
+        let one_way = self.dice.chance(30);
+        run.record
+            .note(now * 1_000, format_args!("fault: client {client} cut off, all={all} one_way={one_way}"));
+        run.record.count(|coverage| {
+            coverage.client_cuts += 1;
+            coverage.one_way_cuts += u64::from(one_way);
+        });
+        let host = run.people[&client].host;
+        for node in run.members.keys().copied().collect::<Vec<_>>() {
+            if all || node == only {
+                self.cut(node as HostId, host, until, run);
+                if !one_way {
+                    self.cut(host, node as HostId, until, run);
+                }
+            }
+        }
+    }
+
+    fn slow_link(&mut self, now: Tick, until: Tick, run: &mut Run) {
+        let (from, to) = (self.victim(run), self.victim(run));
+        let slower = self.dice.within(5, 400);
+        run.record.note(now * 1_000, format_args!("fault: {from} to {to} slower by {slower} ms"));
+        run.record.count(|coverage| coverage.slow_links += 1);
+        run.net.slow_down(from as HostId, to as HostId, slower);
+        self.later(until, Undo::Speed(from as HostId, to as HostId));
+    }
+
+    /// What was said on one stream is said again on another.
+    fn repeat(&mut self, now: Tick, _: Tick, run: &mut Run) {
+        if !run.repeats {
+            return;
+        }
+        // What an operator orders twice is done twice.
+        if let Some((from, to, bytes)) = run.net.repeat(&[OPERATOR]) {
+            run.record.note(
+                now * 1_000,
+                format_args!("fault: what {from} said to {to} is repeated, {bytes} bytes"),
+            );
+            run.record.count(|coverage| coverage.repeated += 1);
+        }
+    }
+
+    fn kill(&mut self, now: Tick, _: Tick, run: &mut Run) {
+        let node = self.victim(run);
         run.record.note(now * 1_000, format_args!("fault: node {node} is killed"));
         run.record.count(|coverage| coverage.kills += 1);
         let restart_at = now + self.dice.within(10, 3_000);
@@ -245,38 +236,163 @@ impl Nemesis {
         member.end(now, &run.net, None, Some(restart_at));
     }
 
-    fn power_off(&mut self, node: u64, now: Tick, run: &mut Run) {
-        run.record.note(now * 1_000, format_args!("fault: node {node} loses its power"));
-        run.record.count(|coverage| coverage.power_losses += 1);
-        let seed = self.dice.draw();
-        let restart_at = now + self.dice.within(100, 4_000);
+    fn power_loss(&mut self, now: Tick, _: Tick, run: &mut Run) {
+        let node = self.victim(run);
+        power_off(node, &mut self.dice, now, run);
+    }
+
+    /// The power goes while a disk is busy with what it was given: one of the next syncs does not return.
+    fn power_loss_while_writing(&mut self, now: Tick, _: Tick, run: &mut Run) {
+        let node = self.victim(run);
+        run.record.note(now * 1_000, format_args!("fault: the power of node {node} goes as it writes"));
         let member = run.members.get_mut(&node).expect("it is a member");
-        member.end(now, &run.net, Some(seed), Some(restart_at));
+        member.disk.fail_syncs_after(Some(self.dice.within(0, 3)));
+        member.power_goes = Some(self.dice.draw());
+        member.excused = true;
+        self.later(now + 1_000, Undo::LeavePower(node));
+    }
+
+    fn power_loss_everywhere(&mut self, now: Tick, _: Tick, run: &mut Run) {
+        run.record.note(now * 1_000, format_args!("fault: the power goes everywhere"));
+        for node in run.members.keys().copied().collect::<Vec<_>>() {
+            power_off(node, &mut self.dice, now, run);
+        }
+    }
+
+    fn pause(&mut self, now: Tick, until: Tick, run: &mut Run) {
+        let node = self.victim(run);
+        let how = self.still();
+        let member = run.members.get_mut(&node).expect("it is a member");
+        if let Some(process) = &mut member.process {
+            run.record.note(now * 1_000, format_args!("fault: node {node} is {how:?}"));
+            run.record.count(|coverage| match how {
+                Still::Stopped => coverage.pauses += 1,
+                Still::Suspended => coverage.suspends += 1,
+            });
+            process.stop(how, now);
+            self.later(until, Undo::Wake(node));
+        }
+    }
+
+    fn pause_client(&mut self, now: Tick, until: Tick, run: &mut Run) {
+        let client = self.client(run);
+        let how = self.still();
+        let person = run.people.get_mut(&client).expect("it is a client");
+        if let Some(process) = &mut person.process {
+            run.record.note(now * 1_000, format_args!("fault: client {client} is {how:?}"));
+            run.record.count(|coverage| match how {
+                Still::Stopped => coverage.client_pauses += 1,
+                Still::Suspended => coverage.client_suspends += 1,
+            });
+            process.stop(how, now);
+            self.later(until, Undo::WakeClient(client));
+        }
+    }
+
+    fn still(&mut self) -> Still {
+        if self.dice.chance(30) { Still::Suspended } else { Still::Stopped }
+    }
+
+    fn kill_client(&mut self, now: Tick, until: Tick, run: &mut Run) {
+        let client = self.client(run);
+        run.kill_client(client, now);
+        self.later(until, Undo::StartClient(client));
+    }
+
+    fn slow_disk(&mut self, now: Tick, until: Tick, run: &mut Run) {
+        let node = self.victim(run);
+        let delay = self.dice.millis(5, 400);
+        run.record.note(now * 1_000, format_args!("fault: the disk of node {node} takes {delay:?}"));
+        run.record.count(|coverage| coverage.slow_disks += 1);
+        run.members[&node].disk.slow_down(delay);
+        self.later(until, Undo::Disk(node));
+    }
+
+    fn full_disk(&mut self, now: Tick, until: Tick, run: &mut Run) {
+        let node = self.victim(run);
+        run.record.note(now * 1_000, format_args!("fault: the disk of node {node} is full"));
+        run.record.count(|coverage| coverage.full_disks += 1);
+        let member = run.members.get_mut(&node).expect("it is a member");
+        member.disk.limit(Some(member.disk.used_bytes() + self.dice.within(0, 40_000)));
+        member.excused = true;
+        self.later(until, Undo::Disk(node));
+    }
+
+    fn failing_syncs(&mut self, now: Tick, until: Tick, run: &mut Run) {
+        let node = self.victim(run);
+        run.record.note(now * 1_000, format_args!("fault: the disk of node {node} fails to sync"));
+        run.record.count(|coverage| coverage.failed_syncs += 1);
+        let member = run.members.get_mut(&node).expect("it is a member");
+        member.disk.fail_syncs_after(Some(self.dice.within(0, 5)));
+        member.excused = true;
+        self.later(until, Undo::Disk(node));
+    }
+
+    fn wipe(&mut self, now: Tick, _: Tick, run: &mut Run) {
+        let node = self.victim(run);
+        run.wipe(node, now);
+    }
+
+    fn retire(&mut self, now: Tick, _: Tick, run: &mut Run) {
+        let node = self.victim(run);
+        run.retire(node, now);
+    }
+
+    fn step_down(&mut self, now: Tick, _: Tick, run: &mut Run) {
+        run.record.note(now * 1_000, format_args!("fault: the leader is asked to step down"));
+        run.step_down(now);
+    }
+
+    fn revoke(&mut self, now: Tick, _: Tick, run: &mut Run) {
+        let resource = *self.dice.pick(&RESOURCES);
+        run.record.note(now * 1_000, format_args!("fault: {resource} is revoked"));
+        run.revoke(resource, now);
+    }
+
+    fn apply(&mut self, undo: Undo, now: Tick, run: &mut Run) {
+        run.record.note(now * 1_000, format_args!("undo: {undo:?}"));
+        match undo {
+            Undo::Link(from, to) => run.net.cut(from, to, false),
+            Undo::Speed(from, to) => run.net.slow_down(from, to, 0),
+            Undo::Wake(node) => {
+                if let Some(process) = run.members.get_mut(&node).and_then(|member| member.process.as_mut()) {
+                    process.wake(now);
+                }
+            }
+            Undo::WakeClient(client) => {
+                if let Some(process) = run.people.get_mut(&client).and_then(|person| person.process.as_mut())
+                {
+                    process.wake(now);
+                }
+            }
+            Undo::Disk(node) => {
+                if let Some(member) = run.members.get_mut(&node) {
+                    member.disk.slow_down(Duration::ZERO);
+                    member.disk.limit(None);
+                    member.disk.fail_syncs_after(None);
+                }
+            }
+            Undo::StartClient(client) => run.start_client(client, now),
+            Undo::LeavePower(node) => {
+                let member = run.members.get_mut(&node).expect("it is a member");
+                if member.power_goes.take().is_some() {
+                    member.disk.fail_syncs_after(None);
+                    power_off(node, &mut self.dice, now, run);
+                }
+            }
+        }
     }
 }
 
-fn apply(undo: Undo, now: Tick, run: &mut Run) {
-    run.record.note(now * 1_000, format_args!("undo: {undo:?}"));
-    match undo {
-        Undo::Link(from, to) => run.net.cut(from, to, false),
-        Undo::Speed(from, to) => run.net.slow_down(from, to, 0),
-        Undo::Wake(node) => {
-            if let Some(process) = run.members.get_mut(&node).and_then(|member| member.process.as_mut()) {
-                process.stop(false);
-            }
-        }
-        Undo::WakeClient(client) => {
-            if let Some(process) = run.people.get_mut(&client).and_then(|person| person.process.as_mut()) {
-                process.stop(false);
-            }
-        }
-        Undo::Disk(node) => {
-            if let Some(member) = run.members.get_mut(&node) {
-                member.disk.slow_down(Duration::ZERO);
-                member.disk.limit(None);
-                member.disk.fail_syncs_after(None);
-            }
-        }
-        Undo::StartClient(client) => run.start_client(client, now),
+fn power_off(node: u64, dice: &mut Dice, now: Tick, run: &mut Run) {
+    let seed = dice.draw();
+    let restart_at = now + dice.within(100, 4_000);
+    let member = run.members.get_mut(&node).expect("it is a member");
+    if member.process.is_none() && member.restart_at.is_none() {
+        // Out of service.
+        return;
     }
+    run.record.note(now * 1_000, format_args!("fault: node {node} loses its power"));
+    let wreck = member.end(now, &run.net, Some(seed), Some(restart_at));
+    run.record.count(|coverage| coverage.power_loss(&wreck));
 }

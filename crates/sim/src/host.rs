@@ -23,6 +23,8 @@ pub struct ProcessClock {
     origin: Instant,
     started: Tick,
     ppm: i64,
+    /// For how long its machine was suspended so far: one of the two clocks stood still.
+    suspended: Arc<AtomicU64>,
     /// When the process was ended: what is dropped with it is dropped then.
     ended: Arc<AtomicU64>,
 }
@@ -47,9 +49,10 @@ impl ProcessClock {
 
 impl Clock for ProcessClock {
     fn now(&self) -> Moment {
+        let shown = |truth: i64| Duration::from_micros((truth + truth * self.ppm / 1_000_000) as u64);
         let truth = self.truth();
-        let shown = Duration::from_micros((truth as i64 + truth as i64 * self.ppm / 1_000_000) as u64);
-        Moment::from_readings(shown, shown)
+        let awake = truth - self.suspended.load(Ordering::Relaxed);
+        Moment::from_readings(shown(truth as i64), shown(awake as i64))
     }
 
     fn wall(&self) -> WallTime {
@@ -61,7 +64,17 @@ impl Clock for ProcessClock {
 pub struct Process {
     runtime: Runtime,
     clock: ProcessClock,
-    stopped: bool,
+    /// How it stands still, and since when.
+    still: Option<(Still, Tick)>,
+}
+
+/// How a process stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Still {
+    /// It alone was stopped, and all clocks go on.
+    Stopped,
+    /// Its machine is suspended.
+    Suspended,
 }
 
 impl Process {
@@ -78,13 +91,14 @@ impl Process {
             .build()
             .expect("a runtime without threads and sockets can always be made");
         let origin = runtime.block_on(async { Instant::now() });
-        let clock = ProcessClock { origin, started: now, ppm, ended: Arc::new(AtomicU64::new(u64::MAX)) };
+        let (suspended, ended) = (Arc::default(), Arc::new(AtomicU64::new(u64::MAX)));
+        let clock = ProcessClock { origin, started: now, ppm, suspended, ended };
         let main = {
             let _inside = runtime.enter();
             main(clock.clone())
         };
         drop(runtime.spawn(main));
-        Process { runtime, clock, stopped: false }
+        Process { runtime, clock, still: None }
     }
 
     /// Gives it one more thing to do.
@@ -92,9 +106,16 @@ impl Process {
         drop(self.runtime.spawn(work));
     }
 
-    /// Stops it, or lets it go on.
-    pub fn stop(&mut self, stopped: bool) {
-        self.stopped = stopped;
+    /// It stands still from now on.
+    pub fn stop(&mut self, how: Still, now: Tick) {
+        self.still = self.still.or(Some((how, now)));
+    }
+
+    /// It goes on at `now`, if it stands still.
+    pub fn wake(&mut self, now: Tick) {
+        if let Some((Still::Suspended, since)) = self.still.take() {
+            self.clock.suspended.fetch_add((now - since) * 1_000, Ordering::Relaxed);
+        }
     }
 
     /// Ends it, with everything that it was doing.
@@ -102,15 +123,15 @@ impl Process {
         self.clock.ended.store(now * 1_000, Ordering::Relaxed);
     }
 
-    /// Lets it do everything that it does before `until`, which is one tick away.
-    pub fn run(&mut self, until: Tick) {
-        if self.stopped {
+    /// Lets it do everything that it does from `now` until `until`.
+    pub fn run(&mut self, now: Tick, until: Tick) {
+        if self.still.is_some() {
             return;
         }
-        let until = self.clock.origin + Duration::from_millis(until - self.clock.started);
+        let moment = |tick: Tick| self.clock.origin + Duration::from_millis(tick - self.clock.started);
+        let (now, until) = (moment(now), moment(until));
         self.runtime.block_on(async {
-            let missed =
-                until.saturating_duration_since(Instant::now()).saturating_sub(Duration::from_millis(1));
+            let missed = now.saturating_duration_since(Instant::now());
             if !missed.is_zero() {
                 // Its clock went on while it stood still.
                 tokio::time::advance(missed).await;

@@ -4,15 +4,17 @@
 //! A run decides nothing about leases. It breaks things, writes down what everybody saw, and lets `tenure_checker`
 //! judge. The same seed writes the same lines, twice; a failure is one number to replay.
 //!
-//! Start reading at `run.rs`; then `net.rs` and `host.rs` for the world, `workload.rs` for its people and `faults.rs` for what
-//! happens to them.
+//! Start reading at `run.rs`; then `net.rs` and `host.rs` for the world, `workload.rs` for its people, `faults.rs` for what
+//! happens to them, `operator.rs` for whoever has to look after it all, and `ending.rs` for what is judged.
 
 mod cluster;
 mod coverage;
 mod dice;
+mod ending;
 mod faults;
 mod host;
 mod net;
+mod operator;
 mod record;
 mod run;
 mod storage;

@@ -10,11 +10,13 @@ use tenure_sim::{Coverage, Outcome, QUIET_THREAD, run_seed, run_with_packets};
 const USAGE: &str = "\
 Runs whole clusters in simulation, one per seed, and judges what their clients saw.
 
-  cargo xtask sim [--seeds N] [--from K] [--within SECONDS] [--threads T] [--twice] [--trace] [--packets]
+  cargo xtask sim [--release] [--seeds N] [--from K] [--within SECONDS] [--until-failure] [--threads T] [--twice] [--trace] [--packets]
 
+  --release         build the simulator optimised first: worth it for more than a few hundred seeds
   --seeds N         how many seeds (200)
   --from K          the first of them (0)
-  --within SECONDS  begin no further seed after so long
+  --within SECONDS  begin no further seed after so long; the last line says where to go on
+  --until-failure   begin no further seed after one that failed
   --threads T       seeds at once (the number of cores)
   --twice           run every seed twice and compare what was written down
   --trace           print everything that happened; for one seed
@@ -25,6 +27,7 @@ struct Wanted {
     from: u64,
     seeds: u64,
     within: Duration,
+    until_failure: bool,
     threads: usize,
     twice: bool,
     trace: bool,
@@ -52,6 +55,7 @@ fn parse(arguments: &[String]) -> Option<Wanted> {
         from: 0,
         seeds: 200,
         within: Duration::MAX,
+        until_failure: false,
         threads: cores,
         twice: false,
         trace: false,
@@ -63,6 +67,7 @@ fn parse(arguments: &[String]) -> Option<Wanted> {
             "--seeds" => wanted.seeds = arguments.next()?.parse().ok()?,
             "--from" => wanted.from = arguments.next()?.parse().ok()?,
             "--within" => wanted.within = Duration::from_secs(arguments.next()?.parse().ok()?),
+            "--until-failure" => wanted.until_failure = true,
             "--threads" => wanted.threads = arguments.next()?.parse().ok().filter(|threads| *threads > 0)?,
             "--twice" => wanted.twice = true,
             "--trace" => wanted.trace = true,
@@ -87,47 +92,42 @@ fn run(wanted: &Wanted) -> ExitCode {
     let next = AtomicU64::new(wanted.from);
     let end = wanted.from.saturating_add(wanted.seeds);
     let sum = Mutex::new(Sum::default());
+    let commit = commit();
+    let enough = || {
+        let failed = !sum.lock().expect(CAUGHT).failed.is_empty();
+        began.elapsed() >= wanted.within || (wanted.until_failure && failed)
+    };
+    let work = || {
+        while !enough() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= end {
+                return;
+            }
+            let run = |seed| match wanted.packets {
+                true => run_with_packets(seed),
+                false => run_seed(seed, wanted.trace),
+            };
+            let outcome = run(seed);
+            let same = !wanted.twice || same(&outcome, &run(seed));
+            tell(&outcome, same, &commit);
+            let mut sum = sum.lock().expect(CAUGHT);
+            sum.add(&outcome, same);
+            if sum.seeds.is_multiple_of(100) {
+                let (seeds, failed, took) = (sum.seeds, sum.failed.len(), began.elapsed());
+                eprintln!("{seeds} of {} seeds, {failed} failed, {took:.0?}; {}", wanted.seeds, sum.coverage);
+            }
+        }
+    };
     std::thread::scope(|scope| {
         for _ in 0..wanted.threads {
-            let work = || {
-                while began.elapsed() < wanted.within {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
-                        return;
-                    }
-                    let run = |seed| match wanted.packets {
-                        true => run_with_packets(seed),
-                        false => run_seed(seed, wanted.trace),
-                    };
-                    let outcome = run(seed);
-                    let same = !wanted.twice || same(&outcome, &run(seed));
-                    tell(&outcome, same);
-                    let mut sum = sum.lock().expect("a simulation catches its panics");
-                    sum.coverage.add(&outcome.coverage);
-                    sum.seeds += 1;
-                    sum.simulated += outcome.ticks;
-                    sum.undecided += outcome.undecided;
-                    if !same || !outcome.violations.is_empty() {
-                        sum.failed.push(seed);
-                    }
-                    if sum.seeds.is_multiple_of(100) {
-                        eprintln!(
-                            "{} seeds, {} failed, {:.0?}",
-                            sum.seeds,
-                            sum.failed.len(),
-                            began.elapsed()
-                        );
-                    }
-                }
-            };
             let named = std::thread::Builder::new().name(QUIET_THREAD.to_owned());
             named.spawn_scoped(scope, work).expect("a thread can be started");
         }
     });
-    let sum = sum.into_inner().expect("a simulation catches its panics");
+    let sum = sum.into_inner().expect(CAUGHT);
     let took = began.elapsed().as_secs_f64();
     println!(
-        "{} seeds from {}, {:.0} simulated seconds in {took:.1} s ({:.1} seeds/s)",
+        "{} seeds from {} at commit {commit}, {:.0} simulated seconds in {took:.1} s ({:.1} seeds/s)",
         sum.seeds,
         wanted.from,
         sum.simulated as f64 / 1_000.0,
@@ -137,12 +137,38 @@ fn run(wanted: &Wanted) -> ExitCode {
     if sum.undecided > 0 {
         println!("undecided: {} histories met the bound of the search", sum.undecided);
     }
+    if sum.seeds < wanted.seeds {
+        let (from, left) = (wanted.from + sum.seeds, wanted.seeds - sum.seeds);
+        println!("not all: go on with cargo xtask sim --from {from} --seeds {left}");
+    }
     if sum.failed.is_empty() {
         println!("no violation");
         return ExitCode::SUCCESS;
     }
     println!("{} seeds failed: {:?}", sum.failed.len(), sum.failed);
     ExitCode::FAILURE
+}
+
+/// Why a lock is never poisoned.
+const CAUGHT: &str = "a simulation catches its panics";
+
+impl Sum {
+    fn add(&mut self, outcome: &Outcome, same: bool) {
+        self.coverage.add(&outcome.coverage);
+        self.seeds += 1;
+        self.simulated += outcome.ticks;
+        self.undecided += outcome.undecided;
+        if !same || !outcome.violations.is_empty() {
+            self.failed.push(outcome.seed);
+        }
+    }
+}
+
+/// The commit that is being run, as far as anybody knows: a seed is a replay only together with it.
+fn commit() -> String {
+    let asked = std::process::Command::new("git").args(["describe", "--always", "--dirty"]).output();
+    let answer = asked.ok().filter(|answer| answer.status.success());
+    answer.map_or("unknown".to_owned(), |answer| String::from_utf8_lossy(&answer.stdout).trim().to_owned())
 }
 
 /// Whether two runs wrote the same lines; the first that differs is told, if lines were kept.
@@ -157,18 +183,20 @@ fn same(one: &Outcome, other: &Outcome) -> bool {
     one.hash == other.hash
 }
 
-fn tell(outcome: &Outcome, same: bool) {
+fn tell(outcome: &Outcome, same: bool, commit: &str) {
     for line in &outcome.lines {
         println!("{line}");
     }
     let seed = outcome.seed;
     if !same {
         println!(
-            "seed {seed}: two runs wrote different lines; replay: cargo xtask sim --from {seed} --seeds 1 --twice"
+            "seed {seed} at {commit}: two runs wrote different lines; replay: cargo xtask sim --from {seed} --seeds 1 --twice"
         );
     }
     if let Some(first) = outcome.violations.first() {
         let more = outcome.violations.len() - 1;
-        println!("seed {seed}: {first} (and {more} more); replay: cargo xtask sim --from {seed} --seeds 1");
+        println!(
+            "seed {seed} at {commit}: {first} (and {more} more); replay: cargo xtask sim --from {seed} --seeds 1 --trace"
+        );
     }
 }

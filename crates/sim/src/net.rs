@@ -5,25 +5,28 @@
 //! nothing, and whoever writes to it later is told that nobody knows of the stream. A packet takes at least one tick, so
 //! every machine can run through a tick without looking at the others.
 //!
+//! Within a stream nothing is duplicated or overtaken, as TCP sees to it. Between streams both happen: connections overtake each
+//! other, and in some worlds what was said on one is said again on another, much later (`net/echo.rs`).
+//!
 //! This file decides when bytes arrive. It never looks at them.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 
-use futures_util::future::BoxFuture;
-use tenure_client::{Connection, Dial, Dialled};
-use tenure_replica::{Listener, Network, Stream};
-use tenure_server::Accept;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
 use crate::dice::Dice;
 use crate::record::Record;
+
+mod echo;
+mod port;
+
+pub use port::{Port, SimStream};
+
+use echo::Heard;
 
 /// Milliseconds since the simulation began.
 pub type Tick = u64;
@@ -55,6 +58,10 @@ struct Inside {
     delivered: u64,
     /// Where every packet is written down, if that is wanted.
     record: Option<Record>,
+    /// Whether what is said is kept, to be said again.
+    keeps: bool,
+    /// The streams on which it is being said again.
+    echoes: Vec<SimStream>,
 }
 
 /// A machine as others see it.
@@ -97,6 +104,8 @@ struct Pipe {
     closed: bool,
     reader: Option<Waker>,
     writer: Option<Waker>,
+    /// What was said along it, if it may be said again.
+    heard: Option<Heard>,
 }
 
 enum Packet {
@@ -157,6 +166,8 @@ impl Net {
             event_number: 0,
             delivered: 0,
             record: None,
+            keeps: false,
+            echoes: Vec::new(),
         })))
     }
 
@@ -175,7 +186,7 @@ impl Net {
         let machine = inside.machines.entry(host).or_default();
         machine.up = true;
         machine.life += 1;
-        Port { net: self.clone(), host, life: machine.life }
+        Port::new(self, host, machine.life)
     }
 
     /// A process ends: its streams are closed, in the order in which they were made. (A runtime drops its tasks in an order that
@@ -231,8 +242,9 @@ impl Net {
         self.inside().links.entry((from, to)).or_default().slower = slower;
     }
 
-    /// Ends all cuts and slowness.
+    /// Ends all cuts, slowness and repetitions.
     pub fn heal(&self) {
+        self.fall_silent();
         let links: Vec<(HostId, HostId)> = self.inside().links.keys().copied().collect();
         for (from, to) in links {
             self.slow_down(from, to, 0);
@@ -262,9 +274,10 @@ impl Net {
     pub fn close(&self) {
         let mut inside = self.inside();
         let (calls, listening) = (std::mem::take(&mut inside.calls), std::mem::take(&mut inside.listening));
+        let echoes = std::mem::take(&mut inside.echoes);
         inside.events.clear();
         drop(inside);
-        drop((calls, listening));
+        drop((calls, listening, echoes));
     }
 
     /// How many things have happened on the network.
@@ -324,8 +337,7 @@ impl Inside {
         let first = self.pipes.len();
         self.pipes.push(Pipe::new(from, to));
         self.pipes.push(Pipe::new(to, from));
-        let end = |out, into| SimStream { net: net.clone(), out, into };
-        (end(first, first + 1), end(first + 1, first))
+        (SimStream::new(net, first, first + 1), SimStream::new(net, first + 1, first))
     }
 
     /// Sends something along a pipe.
@@ -343,6 +355,9 @@ impl Inside {
         if from.0 == to.0 {
             self.land(index, packet, &mut over);
             return over;
+        }
+        if let (Some(heard), Packet::Data(bytes)) = (&mut self.pipes[index].heard, &packet) {
+            heard.hear(bytes);
         }
         let at = self.arrival(from.0, to.0);
         let pipe = &mut self.pipes[index];
@@ -375,6 +390,8 @@ impl Inside {
             return;
         }
         match packet {
+            // Whoever repeats what another said does not listen to the answers.
+            Packet::Data(_) if pipe.to.0 == echo::HOST => {}
             Packet::Data(bytes) => pipe.arrived.extend(bytes),
             Packet::Fin => pipe.ended = pipe.ended.or(Some(Ended::Fin)),
         }
@@ -431,6 +448,9 @@ impl Inside {
                 match self.listening.get(&address).map(|listening| (listening.host, listening.life)) {
                     Some(at) if self.alive(at) => {
                         let (ours, theirs) = self.make(net, from, at);
+                        if self.keeps {
+                            self.pipes[ours.out].heard = Some(Heard::new(address.clone()));
+                        }
                         let listening = self.listening.get_mut(&address).expect("it was just found");
                         listening.arrived.push_back((theirs, ip(from.0)));
                         over.wakers.extend(listening.waker.take());
@@ -488,223 +508,8 @@ impl Pipe {
             closed: false,
             reader: None,
             writer: None,
+            heard: None,
         }
-    }
-}
-
-/// The network as one process sees it.
-#[derive(Clone)]
-pub struct Port {
-    net: Net,
-    host: HostId,
-    life: u64,
-}
-
-impl Port {
-    /// Opens a stream to whoever listens at `address`.
-    pub async fn connect(&self, address: &str) -> io::Result<SimStream> {
-        let reply = {
-            let mut inside = self.net.inside();
-            let from = (self.host, self.life);
-            let to = host_of(address).ok_or(io::ErrorKind::AddrNotAvailable)?;
-            if to == self.host {
-                // Within the machine there is no network.
-                let here = inside.listening.get(address).map(|listening| (listening.host, listening.life));
-                let at = here.filter(|at| inside.alive(*at)).ok_or(io::ErrorKind::ConnectionRefused)?;
-                let (ours, theirs) = inside.make(&self.net, from, at);
-                let listening = inside.listening.get_mut(address).expect("it was just found");
-                listening.arrived.push_back((theirs, ip(to)));
-                let waker = listening.waker.take();
-                drop(inside);
-                waker.into_iter().for_each(Waker::wake);
-                return Ok(ours);
-            }
-            let (reply, answer) = oneshot::channel();
-            let call = inside.calls.len();
-            let address = address.to_owned();
-            inside.calls.push(Calling { from, to, address, reply: Some(reply), made: None });
-            let now = inside.now;
-            inside.schedule(now + 1, What::SynLeaves(call, 0));
-            answer
-        };
-        reply.await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
-    }
-
-    /// Begins to listen at `address`, which must be of this machine.
-    pub fn listen(&self, address: &str) -> io::Result<SimListener> {
-        let mut inside = self.net.inside();
-        let taken = inside
-            .listening
-            .get(address)
-            .is_some_and(|listening| inside.alive((listening.host, listening.life)));
-        if taken {
-            return Err(io::ErrorKind::AddrInUse.into());
-        }
-        let listening = Listening { host: self.host, life: self.life, arrived: VecDeque::new(), waker: None };
-        let before = inside.listening.insert(address.to_owned(), listening);
-        drop(inside);
-        drop(before);
-        Ok(SimListener { net: self.net.clone(), address: address.to_owned(), life: self.life })
-    }
-}
-
-impl Network for Port {
-    fn connect<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
-        Box::pin(async move { Ok(Box::new(Port::connect(self, address).await?) as Box<dyn Stream>) })
-    }
-
-    fn listen<'a>(&'a self, address: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
-        Box::pin(async move { Ok(Box::new(Port::listen(self, address)?) as Box<dyn Listener>) })
-    }
-}
-
-impl Dial for Port {
-    fn dial(&self, address: String) -> Dialled {
-        let port = self.clone();
-        Box::pin(async move { Ok(Box::new(port.connect(&address).await?) as Box<dyn Connection>) })
-    }
-}
-
-/// A place where streams arrive.
-pub struct SimListener {
-    net: Net,
-    address: String,
-    life: u64,
-}
-
-impl SimListener {
-    async fn next(&mut self) -> io::Result<(SimStream, String)> {
-        poll_fn(|context| {
-            let mut inside = self.net.inside();
-            let Some(listening) = inside.listening.get_mut(&self.address) else {
-                return Poll::Ready(Err(io::ErrorKind::NotConnected.into()));
-            };
-            match listening.arrived.pop_front() {
-                Some(arrived) => Poll::Ready(Ok(arrived)),
-                None => {
-                    listening.waker = Some(context.waker().clone());
-                    Poll::Pending
-                }
-            }
-        })
-        .await
-    }
-}
-
-impl Drop for SimListener {
-    fn drop(&mut self) {
-        let mut inside = self.net.inside();
-        let ours = inside.listening.get(&self.address).is_some_and(|listening| listening.life == self.life);
-        let gone = if ours { inside.listening.remove(&self.address) } else { None };
-        drop(inside);
-        drop(gone);
-    }
-}
-
-impl Listener for SimListener {
-    fn accept(&mut self) -> BoxFuture<'_, io::Result<Box<dyn Stream>>> {
-        Box::pin(async move { Ok(Box::new(self.next().await?.0) as Box<dyn Stream>) })
-    }
-}
-
-impl Accept for SimListener {
-    type Connection = SimStream;
-
-    async fn accept(&mut self) -> io::Result<(SimStream, String)> {
-        self.next().await
-    }
-}
-
-/// One end of a stream.
-pub struct SimStream {
-    net: Net,
-    out: usize,
-    into: usize,
-}
-
-impl AsyncRead for SimStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let mut inside = self.net.inside();
-        let pipe = &mut inside.pipes[self.into];
-        if !pipe.arrived.is_empty() {
-            let (front, _) = pipe.arrived.as_slices();
-            let many = front.len().min(buffer.remaining());
-            buffer.put_slice(&front[..many]);
-            pipe.arrived.drain(..many);
-            let writer = pipe.writer.take();
-            drop(inside);
-            writer.into_iter().for_each(Waker::wake);
-            return Poll::Ready(Ok(()));
-        }
-        match pipe.ended {
-            Some(Ended::Fin) => Poll::Ready(Ok(())),
-            Some(Ended::Reset) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
-            None => {
-                pipe.reader = Some(context.waker().clone());
-                Poll::Pending
-            }
-        }
-    }
-}
-
-impl AsyncWrite for SimStream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let mut inside = self.net.inside();
-        let pipe = &mut inside.pipes[self.out];
-        if pipe.broken || pipe.closed {
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-        }
-        let room = STREAM_BYTES_MAX.saturating_sub(pipe.flight_bytes + pipe.arrived.len());
-        if room == 0 {
-            pipe.writer = Some(context.waker().clone());
-            return Poll::Pending;
-        }
-        let many = room.min(bytes.len());
-        let over = inside.send(self.out, Packet::Data(bytes[..many].to_vec()));
-        drop(inside);
-        drop(over);
-        Poll::Ready(Ok(many))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.close();
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl SimStream {
-    fn close(&self) {
-        let mut inside = self.net.inside();
-        let pipe = &mut inside.pipes[self.out];
-        if std::mem::replace(&mut pipe.closed, true) {
-            return;
-        }
-        let from = pipe.from.0;
-        // A machine that has lost its power closes nothing.
-        if inside.machines.get(&from).is_some_and(|machine| machine.up) {
-            let over = inside.send(self.out, Packet::Fin);
-            drop(inside);
-            drop(over);
-        }
-    }
-}
-
-impl Drop for SimStream {
-    fn drop(&mut self) {
-        self.close();
-        let mut inside = self.net.inside();
-        let pipe = &mut inside.pipes[self.into];
-        pipe.unread = true;
-        pipe.arrived = VecDeque::new();
-        pipe.reader = None;
     }
 }
 

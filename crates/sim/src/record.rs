@@ -20,17 +20,20 @@ struct Inside {
     /// The lines themselves, if they are wanted.
     lines: Option<Vec<String>>,
     next_value: u64,
+    repeats: bool,
 }
 
 impl Record {
-    /// An empty record, which keeps its lines or only their hash.
-    pub fn new(keep_lines: bool) -> Record {
+    /// An empty record, which keeps its lines or only their hash. Where what is said may be said again by others
+    /// (`repeats`), a change that could not be made may be made later all the same: its outcome is unknown.
+    pub fn new(keep_lines: bool, repeats: bool) -> Record {
         Record(Arc::new(Mutex::new(Inside {
             history: History::default(),
             coverage: Coverage::default(),
             hash: DefaultHasher::new(),
             lines: keep_lines.then(Vec::new),
             next_value: 1,
+            repeats,
         })))
     }
 
@@ -97,6 +100,10 @@ impl Invoked {
 
     /// Its outcome is known.
     pub fn ended(mut self, outcome: Outcome) {
+        let changes = !matches!(self.call, Some(Call::Look { .. } | Call::Get { .. }));
+        if outcome == Outcome::Failed && changes && self.record.inside().repeats {
+            return;
+        }
         let ended = self.clock.truth();
         self.write(outcome, ended);
     }

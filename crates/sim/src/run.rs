@@ -1,41 +1,53 @@
 //! One seed: a cluster, its clients, its faults, and what is judged at the end.
 //!
 //! A run has three parts: the cluster forms and is used; things go wrong; all faults are over, and everything must heal,
-//! serve, and hold what was acknowledged. Time is a counter of milliseconds. In each, the network and the storage
-//! deliver what is due, then every process runs through it, always in the same order.
+//! serve, and hold what was acknowledged. Time is a counter of milliseconds, and goes on by two at once. In each step the network
+//! and the storage deliver what is due, then every process runs through it, always in the same order.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tenure_checker::{Answer, Call, Death, Failure, Final, Outcome as Came, Sighting, Violation, judge};
+use tenure_checker::{Death, Failure, Sighting, Violation};
 use tenure_client::testing::seed_chance;
-use tenure_client::{Call as Calling, Endpoints, Repeat, Transport};
-use tenure_core::{RegisterKey, ResourceName};
-use tenure_replica::{SimDisk, SnapshotOptions, seed_elections};
-use tenure_wire::proto;
+use tenure_client::{Endpoints, Transport};
+use tenure_core::ResourceName;
+use tenure_replica::{Role as NodeRole, SnapshotOptions, seed_elections};
 
 use crate::cluster::{Member, client_address, peer_address};
 use crate::coverage::Coverage;
 use crate::dice::Dice;
 use crate::faults::Nemesis;
-use crate::host::{Process, take_panics};
-use crate::net::{HostId, Net, Tick};
+use crate::host::{Process, ProcessClock, Still, take_panics};
+use crate::net::{HostId, Net, Port, Tick};
+use crate::operator::Exchange;
 use crate::record::Record;
 use crate::storage::Storage;
-use crate::workload::{Holds, Person, REGISTERS, RESOURCES};
+use crate::workload::{Holds, Nap, Person, RESOURCES};
 
 /// Clients' machines are numbered from here on.
 const CLIENTS_FROM: HostId = 100;
 /// The machine of whoever operates the cluster.
-const OPERATOR: HostId = 99;
+pub const OPERATOR: HostId = 99;
+/// How far everybody runs before anybody hears of what the others did: a packet takes at least so long.
+const STEP: Tick = 2;
 /// How long the cluster has to form before anything goes wrong.
 const FORM: Tick = 2_500;
 /// How long everything may take to heal, at most.
-const CALM_MAX: Tick = 40_000;
-/// What a lease may outlive its dead holder beyond its TTL: an election, a commit, and the wait of whoever is next.
-const OVERSHOOT: Duration = Duration::from_secs(4);
+pub const CALM_MAX: Tick = 40_000;
+/// How often the nodes' states are looked at.
+const LOOK_EVERY: Tick = 100;
+/// The longest K: a quarter of a TTL, and a second at most.
+const K_MAX: Duration = Duration::from_secs(1);
+/// See [`Run::overshoot`].
+const SETTLING: Duration = Duration::from_millis(700);
+/// How long the auditor waits for a resource beyond the longest TTL: until a leader is found (connections that fell silent are tried
+/// again after up to 1.2 s, an election takes 0.6 s, a split vote another), and until those in line before it, who
+/// live and have heard that all is over, have put it down. The dead before it, however many, end side by side.
+const AUDIT_SLACK: Duration = Duration::from_secs(5);
+/// How many millionths a sound clock runs too fast or too slow: two of them differ by less than rho, 500.
+const DRIFT_MAX: i64 = 240;
 /// The longest TTL of any session.
 const TTL_MAX: Duration = Duration::from_secs(6);
 
@@ -68,14 +80,29 @@ pub struct Run {
     pub members: BTreeMap<u64, Member>,
     /// The clients.
     pub people: BTreeMap<u32, Client>,
+    /// The process from which the cluster is operated.
+    pub operator: Process,
+    /// Its connections to all nodes.
+    pub operate: Arc<Transport>,
+    operator_world: (ProcessClock, Port),
+    /// Chance.
+    pub dice: Dice,
+    /// When nodes take snapshots.
+    pub snapshot: SnapshotOptions,
+    /// Nodes that were replaced, or are being replaced.
+    pub exchanges: Vec<Exchange>,
+    /// Set with the first revocation.
+    pub revoked: Arc<AtomicBool>,
+    /// What is said on one stream may be said again on another; so every write has a number.
+    pub repeats: bool,
     storage: Storage,
-    operator: Process,
-    operate: Arc<Transport>,
-    dice: Dice,
     calm: Arc<AtomicBool>,
-    snapshot: SnapshotOptions,
-    /// Set once a wiped voter has been replaced.
-    replaced: Option<Arc<AtomicBool>>,
+    /// Clients that asked to stand still, and until when.
+    naps: Vec<(Tick, u32)>,
+    /// Since all faults are over: for how long nobody led, and how often somebody took office.
+    leaderless: Tick,
+    offices: u64,
+    leader: Option<(u64, u64)>,
 }
 
 /// One client: its machine, and its process while it runs.
@@ -89,7 +116,9 @@ pub struct Client {
     clock_is_wrong: bool,
     ttl: Duration,
     holds: Holds,
-    done: Arc<AtomicBool>,
+    nap: Nap,
+    /// Set when it has done what it came for.
+    pub done: Arc<AtomicBool>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -125,7 +154,7 @@ fn run_with(seed: u64, keep_lines: bool, packets: bool) -> Outcome {
             nemesis.tick(now, &mut run);
         }
         run.step(now);
-        now += 1;
+        now += STEP;
     }
     run.calm_down(now, &mut nemesis);
     let calm_until = now + CALM_MAX;
@@ -135,7 +164,7 @@ fn run_with(seed: u64, keep_lines: bool, packets: bool) -> Outcome {
             run.members.values_mut().for_each(|member| member.excused = false);
         }
         run.step(now);
-        now += 1;
+        now += STEP;
     }
     run.finish(seed, now, now >= calm_until)
 }
@@ -144,9 +173,14 @@ impl Run {
     fn new(seed: u64, keep_lines: bool) -> Run {
         let mut dice = Dice::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x7e57);
         let net = Net::new(dice.fork());
-        let record = Record::new(keep_lines);
+        let repeats = dice.chance(25);
+        if repeats {
+            net.keep_what_is_said();
+        }
+        let record = Record::new(keep_lines, repeats);
         let storage = Storage::new(record.clone());
         let size = if dice.chance(20) { 5 } else { 3 };
+        record.count(|coverage| coverage.clocks_within += size);
         let snapshot = SnapshotOptions {
             entries_max: dice.within(20, 300),
             log_bytes_max: 1 << 20,
@@ -161,13 +195,14 @@ impl Run {
             members.insert(node, member);
         }
         let port = net.process(OPERATOR);
-        let endpoints = endpoints(&members, &mut dice);
-        let mut operate = None;
-        let operator = Process::start(0, 0, dice.draw(), |clock| {
-            operate = Some(Arc::new(Transport::over(&endpoints, Arc::new(clock), Arc::new(port))));
+        let endpoints = endpoints(members.values(), &mut dice);
+        let mut clock = None;
+        let operator = Process::start(0, 0, dice.draw(), |of_process| {
+            clock = Some(of_process);
             async {}
         });
-        let operate = operate.expect("the process was started");
+        let clock = clock.expect("the process was started");
+        let operate = Arc::new(Transport::over(&endpoints, Arc::new(clock.clone()), Arc::new(port.clone())));
         // One run in ten has clients whose clocks nothing can be said about: there only fences help.
         let wild = dice.chance(10);
         let mut people = BTreeMap::new();
@@ -177,6 +212,10 @@ impl Run {
             let ppm =
                 if clock_is_wrong { dice.within(0, 200_000) as i64 - 100_000 } else { drift(&mut dice) };
             let ttl = if process == 0 { dice.millis(4_000, 6_000) } else { dice.millis(1_200, 5_000) };
+            record.count(|coverage| match ppm.abs() > DRIFT_MAX {
+                true => coverage.clocks_beyond += 1,
+                false => coverage.clocks_within += 1,
+            });
             people.insert(process, Client::new(process, role, ppm, clock_is_wrong, ttl));
         }
         let calm = Arc::new(AtomicBool::new(false));
@@ -185,13 +224,20 @@ impl Run {
             record,
             members,
             people,
-            storage,
             operator,
             operate,
+            operator_world: (clock, port),
             dice,
-            calm,
             snapshot,
-            replaced: None,
+            exchanges: Vec::new(),
+            revoked: Arc::default(),
+            repeats,
+            storage,
+            calm,
+            naps: Vec::new(),
+            leaderless: 0,
+            offices: 0,
+            leader: None,
         };
         for process in 0..5 {
             run.start_client(process, 0);
@@ -199,7 +245,14 @@ impl Run {
         run
     }
 
-    /// Lets everybody run through one millisecond.
+    /// The operator's connections to some of the nodes.
+    pub fn operate_at(&mut self, wanted: impl Fn(&Member) -> bool) -> Arc<Transport> {
+        let endpoints = endpoints(self.members.values().filter(|member| wanted(member)), &mut self.dice);
+        let (clock, port) = self.operator_world.clone();
+        Arc::new(Transport::over(&endpoints, Arc::new(clock), Arc::new(port)))
+    }
+
+    /// Lets everybody run through one step.
     fn step(&mut self, now: Tick) {
         self.net.tick(now);
         self.storage.tick(now);
@@ -210,28 +263,83 @@ impl Run {
                 member.start(now, &self.net, &mut self.dice);
             }
             let Some(process) = &mut member.process else { continue };
-            process.run(now + 1);
-            if let Some(why) = member.ended(now, &self.net) {
+            process.run(now, now + STEP);
+            if let Some((why, wreck)) = member.ended(now, &self.net) {
                 let node = Some(member.node);
-                self.record.note(now * 1_000, format_args!("node {} ended: {why}", member.node));
-                let failure = Failure { node, at: now * 1_000, why, excused: member.excused || member.wiped };
+                self.record.note(now * 1_000, format_args!("node {} ended: {why}; {wreck:?}", member.node));
+                match wreck {
+                    Some(wreck) => self.record.count(|coverage| coverage.power_loss(&wreck)),
+                    None if member.excused => self.record.count(|coverage| coverage.gave_up += 1),
+                    None => {}
+                }
+                let excused = member.excused || member.leaving;
+                let failure = Failure { node, at: now * 1_000, why, excused };
                 self.record.history(|history| history.failures.push(failure));
             }
         }
-        for person in self.people.values_mut() {
-            if let Some(process) = &mut person.process {
-                process.run(now + 1);
+        self.wake_nappers(now);
+        for (number, person) in &mut self.people {
+            let Some(process) = &mut person.process else { continue };
+            process.run(now, now + STEP);
+            if let Some(length) = person.nap.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                process.stop(Still::Stopped, now);
+                self.naps.push((now + length, *number));
             }
         }
-        self.operator.run(now + 1);
-        if now.is_multiple_of(100) {
+        self.operator.run(now, now + STEP);
+        if now.is_multiple_of(LOOK_EVERY) {
+            self.stop_the_retired(now);
             self.look_around(now);
+            if self.calm.load(Ordering::Relaxed) {
+                self.look_for_a_leader();
+            }
         }
     }
 
+    /// Whoever says that it leads in the newest term that anybody has heard of.
+    fn look_for_a_leader(&mut self) {
+        let seen = self.members.values().filter(|member| !member.leaving).filter_map(|member| {
+            let status = member.look(|node| node.status().replica)?;
+            Some((status.term, status.role == NodeRole::Leader, member.node))
+        });
+        let leader = seen.max().filter(|(_, leads, _)| *leads).map(|(term, _, node)| (term, node));
+        match leader {
+            None => self.leaderless += LOOK_EVERY,
+            Some(leader) if self.leader != Some(leader) => {
+                self.leader = Some(leader);
+                self.offices += 1;
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// What a lease may have outlived its dead holder beyond its TTL, once all faults were over (rule 7): the time in which nobody
+    /// led; for each office taken, what the last one had counted and not yet put into the log, and what it takes to apply the
+    /// first entry of the term; and in any case one commit, the look by which it is seen, and what was dropped because the
+    /// leader had to find its own port again.
+    pub(crate) fn overshoot(&self) -> Duration {
+        let per_office = K_MAX / 2 + Duration::from_millis(100);
+        Duration::from_millis(self.leaderless) + per_office * self.offices as u32 + SETTLING
+    }
+
+    /// Lets those go on whose nap is over.
+    fn wake_nappers(&mut self, now: Tick) {
+        let people = &mut self.people;
+        self.naps.retain(|(until, client)| {
+            if *until > now {
+                return true;
+            }
+            if let Some(process) = people.get_mut(client).and_then(|person| person.process.as_mut()) {
+                process.wake(now);
+            }
+            false
+        });
+    }
+
     /// Writes down what the nodes' states say, and any panic.
-    fn look_around(&mut self, now: Tick) {
+    pub fn look_around(&mut self, now: Tick) {
         let at = now * 1_000;
+        self.look_at_snapshots();
         for member in self.members.values() {
             member.look(|node| {
                 let (entries, seen) = node.glance(|machine| {
@@ -254,6 +362,7 @@ impl Run {
                         at,
                         resource: lease.resource.to_string().into(),
                         holders: lease.holders.iter().map(|holder| holder.token.get()).collect(),
+                        last_token: lease.token.map_or(0, |token| token.get()),
                         waiters: lease.waiters.len() as u64,
                     };
                     self.record.history(|history| history.sightings.push(sighting));
@@ -267,9 +376,32 @@ impl Run {
         }
     }
 
+    /// Counts the snapshots that were taken, and those that were installed. Whoever lacks what the leader has removed from its log
+    /// and has it later was given a snapshot.
+    fn look_at_snapshots(&mut self) {
+        let leads = self.members.values().filter(|member| member.leads());
+        let purged = leads.filter_map(|member| member.look(|node| node.status().replica.purged)?).max();
+        for member in self.members.values_mut() {
+            let Some(status) = member.look(|node| node.status().replica) else { continue };
+            let installed = member.behind.is_some_and(|behind| status.applied >= Some(behind));
+            let taken = status.snapshot_index > member.snapshot && !installed;
+            self.record.count(|coverage| {
+                coverage.installed += u64::from(installed);
+                coverage.snapshots += u64::from(taken);
+            });
+            member.snapshot = status.snapshot_index.max(member.snapshot);
+            if installed {
+                member.behind = None;
+            }
+            if purged > status.last_log_index && member.behind.is_none() {
+                member.behind = purged;
+            }
+        }
+    }
+
     /// Starts a client's process, if it does not run.
     pub fn start_client(&mut self, process: u32, now: Tick) {
-        let endpoints = endpoints(&self.members, &mut self.dice);
+        let endpoints = endpoints(self.members.values(), &mut self.dice);
         let client = self.people.get_mut(&process).expect("it is a client");
         if client.process.is_some() {
             return;
@@ -278,7 +410,8 @@ impl Run {
         let mut dice = self.dice.fork();
         let seed = dice.draw();
         let (record, storage, calm) = (self.record.clone(), self.storage.clone(), self.calm.clone());
-        let (holds, done) = (client.holds.clone(), client.done.clone());
+        let (holds, nap, done) = (client.holds.clone(), client.nap.clone(), client.done.clone());
+        let (revoked, repeats) = (self.revoked.clone(), self.repeats);
         let (role, ttl, clock_is_wrong) = (client.role, client.ttl, client.clock_is_wrong);
         client.process = Some(Process::start(now, client.ppm, seed, move |clock| {
             let person = Person {
@@ -293,15 +426,17 @@ impl Run {
                 clock_is_wrong,
                 healthy: process == 0,
                 calm,
+                revoked,
+                repeats,
                 holds,
+                nap,
                 done,
             };
             async move {
                 match role {
                     Role::Worker => person.work().await,
                     Role::Onlooker => person.look_on().await,
-                    // Whoever stands in line before it may be dead as well as the one who holds.
-                    Role::Auditor => person.audit(2 * TTL_MAX + OVERSHOOT).await,
+                    Role::Auditor => person.audit(TTL_MAX + AUDIT_SLACK).await,
                 }
             }
         }));
@@ -315,60 +450,16 @@ impl Run {
         self.record.count(|coverage| coverage.client_kills += 1);
         self.net.hang_up(client.host);
         running.end(now);
+        client.nap.lock().unwrap_or_else(PoisonError::into_inner).take();
         client.holds.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// Asks the leader to hand leadership on.
-    pub fn step_down(&mut self, now: Tick) {
-        let (operate, record) = (self.operate.clone(), self.record.clone());
-        self.operator.spawn(async move {
-            let answer = operate
-                .call(ONCE, |channel, _| async move {
-                    proto::cluster_client::ClusterClient::new(channel)
-                        .step_down(proto::StepDownRequest { to: None })
-                        .await
-                })
-                .await;
-            record.note(now * 1_000, format_args!("stepped down: {}", answer.is_ok()));
-        });
-    }
-
-    /// A voter loses its disk. It is refused as often as it comes back; the operator replaces it by a new node.
-    pub fn wipe(&mut self, node: u64, now: Tick) {
-        if self.replaced.is_some() {
-            return;
-        }
-        let new = self.members.keys().max().expect("there are nodes") + 1;
-        self.record
-            .note(now * 1_000, format_args!("fault: node {node} loses its disk, node {new} replaces it"));
-        self.record.count(|coverage| coverage.wiped += 1);
-        let seed = self.dice.draw();
-        let wiped = self.members.get_mut(&node).expect("it is a member");
-        wiped.end(now, &self.net, Some(seed), Some(now + self.dice.within(100, 1_000)));
-        wiped.disk = SimDisk::new();
-        wiped.wiped = true;
-        let peers: BTreeMap<u64, String> =
-            self.members.keys().chain([&new]).map(|node| (*node, peer_address(*node))).collect();
-        let ppm = drift(&mut self.dice);
-        let mut member = Member::new(new, peers, self.snapshot, ppm);
-        member.restart_at = Some(now + self.dice.within(100, 1_000));
-        self.members.insert(new, member);
-        let replaced = Arc::new(AtomicBool::new(false));
-        self.replaced = Some(replaced.clone());
-        let (operate, record) = (self.operate.clone(), self.record.clone());
-        self.operator.spawn(async move {
-            while !replace(&operate, node, new).await {
-                tokio::time::sleep(Duration::from_millis(400)).await;
-            }
-            record.count(|coverage| coverage.added += 1);
-            replaced.store(true, Ordering::Relaxed);
-        });
     }
 
     /// All faults are over; one holder dies, and the auditor comes.
     fn calm_down(&mut self, now: Tick, nemesis: &mut Nemesis) {
         self.record.note(now * 1_000, format_args!("all faults are over"));
         nemesis.end(now, self);
+        self.naps.iter_mut().for_each(|(until, _)| *until = now);
+        self.wake_nappers(now);
         for member in self.members.values_mut() {
             if member.process.is_none() {
                 member.restart_at = Some(now);
@@ -380,7 +471,8 @@ impl Run {
         if let Some(process) = holding.map(|(process, _)| *process)
             && let Some((resource, token)) = self.kill_client(process, now)
         {
-            let bound = (self.people[&process].ttl + OVERSHOOT).as_micros() as u64;
+            // To be completed by what happens until it is seen.
+            let bound = self.people[&process].ttl.as_micros() as u64;
             let death = Death { resource, token, at: now * 1_000, freed: None, bound };
             self.record.history(|history| history.deaths.push(death));
             self.people.get(&process).expect("it was just killed").done.store(true, Ordering::Relaxed);
@@ -391,102 +483,6 @@ impl Run {
         let client = Client::new(auditor, Role::Auditor, ppm, false, Duration::from_secs(3));
         self.people.insert(auditor, client);
         self.start_client(auditor, now);
-    }
-
-    /// Whether everybody has done what they came for and all nodes are level.
-    fn is_over(&self) -> bool {
-        let done = self.people.values().all(|client| client.done.load(Ordering::Relaxed));
-        let replaced = self.replaced.as_ref().is_none_or(|replaced| replaced.load(Ordering::Relaxed));
-        if !done || !replaced {
-            return false;
-        }
-        let lasting = self.members.values().filter(|member| !member.wiped);
-        let mut entries = lasting.map(|member| member.look(|node| node.glance(|m| m.entries())));
-        let first = entries.next().flatten();
-        first.is_some() && entries.all(|entries| entries == first)
-    }
-
-    fn finish(mut self, seed: u64, now: Tick, too_late: bool) -> Outcome {
-        self.look_around(now);
-        if too_late {
-            let late: Vec<u32> = self
-                .people
-                .iter()
-                .filter(|(_, client)| !client.done.load(Ordering::Relaxed))
-                .map(|(process, _)| *process)
-                .collect();
-            let why = format!(
-                "{CALM_MAX} ms after all faults were over clients {late:?} were not served, or nodes not level"
-            );
-            let failure = Failure { node: None, at: now * 1_000, why, excused: false };
-            self.record.history(|history| history.failures.push(failure));
-        }
-        self.write_finals();
-        // Everybody ends, and what they had under way is unknown.
-        for member in self.members.values_mut() {
-            member.end(now, &self.net, None, None);
-        }
-        for person in self.people.values_mut() {
-            if let Some(process) = person.process.take() {
-                process.end(now);
-            }
-        }
-        self.operator.end(now);
-        self.record.note(now * 1_000, format_args!("{} packets", self.net.delivered()));
-        self.net.close();
-        let (mut history, mut coverage, hash, lines) = self.record.take();
-        see_through(&mut history);
-        coverage.operations = history.operations.len() as u64;
-        coverage.unknown = history.operations.iter().filter(|op| op.outcome == Came::Unknown).count() as u64;
-        coverage.deaths = history.deaths.iter().filter(|death| death.freed.is_some()).count() as u64;
-        let judged = judge(&history);
-        Outcome {
-            seed,
-            hash,
-            violations: judged.violations,
-            undecided: judged.undecided.len(),
-            coverage,
-            ticks: now,
-            lines,
-        }
-    }
-
-    fn write_finals(&self) {
-        let mut best = 0;
-        for member in self.members.values().filter(|member| !member.wiped) {
-            let Some((end, totals, snapshot)) = member.look(|node| {
-                let (end, totals) = node.glance(|machine| {
-                    let registers = REGISTERS.iter().filter_map(|key| {
-                        let register = machine.register(&RegisterKey::try_from(key.as_bytes()).ok()?);
-                        let (value, revision) = crate::workload::value_of(&register)?;
-                        Some(((*key).into(), value, revision))
-                    });
-                    let end = Final {
-                        node: member.node,
-                        entries: machine.entries(),
-                        state: tenure_wire::state_hash(&machine.capture()),
-                        last_token: machine.last_token().map_or(0, |token| token.get()),
-                        registers: registers.collect(),
-                    };
-                    (end, *machine.totals())
-                });
-                (end, totals, node.status().replica.snapshot_index.is_some())
-            }) else {
-                continue;
-            };
-            self.record.note(0, format_args!("final {end:?}"));
-            self.record.count(|coverage| {
-                coverage.snapshots += u64::from(snapshot);
-                if end.entries > best {
-                    best = end.entries;
-                    coverage.grants = totals.grants;
-                    coverage.expiries = totals.sessions_expired;
-                    coverage.failovers = totals.leader_changes.saturating_sub(1);
-                    coverage.register_refusals = totals.register_refusals;
-                }
-            });
-            self.record.history(|history| history.finals.push(end));
-        }
     }
 }
 
@@ -500,84 +496,23 @@ impl Client {
             clock_is_wrong,
             ttl,
             holds: Arc::default(),
+            nap: Arc::default(),
             done: Arc::default(),
         }
     }
 }
 
-/// One attempt, for what an operator types.
-const ONCE: Calling = Calling {
-    repeat: Repeat::Never,
-    within: Duration::from_secs(2),
-    attempt_within: Some(Duration::from_secs(2)),
-    persistent: false,
-};
-
-/// One step towards a cluster without `old` and with `new`; whether it is there.
-async fn replace(operate: &Transport, old: u64, new: u64) -> bool {
-    let status = operate
-        .call(ONCE, |channel, _| async move {
-            let question = proto::ClusterStatusRequest { with_state_hash: false };
-            proto::cluster_client::ClusterClient::new(channel).status(question).await
-        })
-        .await;
-    let Ok(status) = status else { return false };
-    let there = |wanted: u64| {
-        status
-            .nodes
-            .iter()
-            .any(|node| node.node == wanted && matches!(&*node.role, "leader" | "follower" | "candidate"))
-    };
-    if status.nodes.iter().any(|node| node.node == old) {
-        let removed = operate.call(ONCE, |channel, _| async move {
-            let question = proto::NodeRemoveRequest { node: old };
-            proto::cluster_client::ClusterClient::new(channel).remove(question).await
-        });
-        return removed.await.is_ok() && there(new);
-    }
-    if there(new) {
-        return true;
-    }
-    let added = operate.call(ONCE, |channel, _| async move {
-        let question = proto::NodeAddRequest { node: new, peer_address: peer_address(new) };
-        proto::cluster_client::ClusterClient::new(channel).add(question).await
-    });
-    let _ = added.await;
-    false
-}
-
 /// A clock that is as wrong as clocks are: two of them never differ by more than rho.
-fn drift(dice: &mut Dice) -> i64 {
-    dice.within(0, 480) as i64 - 240
+pub fn drift(dice: &mut Dice) -> i64 {
+    dice.within(0, 2 * DRIFT_MAX as u64) as i64 - DRIFT_MAX
 }
 
-/// The nodes in some order: any one is enough.
-fn endpoints(members: &BTreeMap<u64, Member>, dice: &mut Dice) -> Endpoints {
-    let mut nodes: Vec<u64> = members.keys().copied().collect();
+/// These nodes in some order: any one is enough.
+fn endpoints<'a>(members: impl Iterator<Item = &'a Member>, dice: &mut Dice) -> Endpoints {
+    let mut nodes: Vec<u64> = members.map(|member| member.node).collect();
     for place in (1..nodes.len()).rev() {
         nodes.swap(place, dice.within(0, place as u64) as usize);
     }
     let all: Vec<String> = nodes.into_iter().map(|node| client_address(node).to_string()).collect();
     all.join(",").parse().expect("addresses are endpoints")
-}
-
-/// Finds out when the leases of the dead were first seen in other hands.
-fn see_through(history: &mut tenure_checker::History) {
-    for death in &mut history.deaths {
-        let granted =
-            history.operations.iter().filter_map(|operation| match (&operation.call, &operation.outcome) {
-                (Call::Acquire { resource }, Came::Answered(Answer::Granted(token)))
-                    if *resource == death.resource && *token > death.token =>
-                {
-                    Some(operation.ended)
-                }
-                _ => None,
-            });
-        let seen = history.sightings.iter().filter(|sighting| {
-            sighting.at > death.at
-                && sighting.resource == death.resource
-                && !sighting.holders.contains(&death.token)
-        });
-        death.freed = granted.chain(seen.map(|sighting| sighting.at)).filter(|at| *at > death.at).min();
-    }
 }

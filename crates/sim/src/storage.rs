@@ -58,9 +58,11 @@ impl Storage {
             let at = now * 1_000;
             let kind = if barrier { "barrier" } else { "write" };
             self.record.note(at, format_args!("storage {scope} {kind} {token} accepted={accepted}"));
-            self.record.count(|coverage| match accepted {
-                true => coverage.fenced_writes += 1,
-                false => coverage.stale_writes += 1,
+            self.record.count(|coverage| match (accepted, barrier) {
+                (true, true) => {}
+                (true, false) => coverage.fenced_writes += 1,
+                (false, true) => coverage.stale_barriers += 1,
+                (false, false) => coverage.stale_writes += 1,
             });
             let step = FenceStep { scope, token: token.get(), at, accepted };
             self.record.history(|history| history.fence_steps.push(step));

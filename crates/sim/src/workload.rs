@@ -1,6 +1,7 @@
 //! What the clients of a simulated cluster do: the shipped client library, in processes of their own.
 //!
-//! Workers hold leases, write under permits into a fenced storage and into guarded registers, and give back or are killed.
+//! Workers hold leases, write under permits into a fenced storage and into guarded registers, and give back or are killed. Some
+//! stand still between their check and their write, for longer than their lease lives: only fence and guard help then.
 //! Onlookers read, and write registers that nothing guards. The auditor comes when all faults are over.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,8 +10,8 @@ use std::time::Duration;
 
 use tenure_checker::{Answer, Call, Outcome, PermitSpan, SessionSpan, Wait};
 use tenure_client::{
-    AcquireError, Call as Calling, CallError, Client, Code, Effect, Endpoints, Execution, Lease, Registers,
-    Repeat, Session, Tasks, Transport,
+    AcquireError, Call as Calling, CallError, Client, Code, Effect, Endpoints, Execution, Lease, LeaseEnd,
+    Registers, Repeat, Session, Tasks, Transport,
 };
 use tenure_core::{Register, Revision, Token};
 use tenure_wire::proto;
@@ -32,6 +33,12 @@ pub const REGISTERS: [&str; 4] = [GUARDED[0], GUARDED[1], PLAIN[0], PLAIN[1]];
 
 /// What a process holds at the moment: the resource and the token.
 pub type Holds = Arc<Mutex<Option<(Arc<str>, u64)>>>;
+
+/// A process asks to stand still at once, for so many milliseconds.
+pub type Nap = Arc<Mutex<Option<u64>>>;
+
+/// How long a holder waits for the storage's word before it goes on with other things.
+const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a client process is told at its start.
 pub struct Person {
@@ -57,8 +64,14 @@ pub struct Person {
     pub healthy: bool,
     /// All faults are over: finish.
     pub calm: Arc<AtomicBool>,
+    /// Leases have been revoked in this run.
+    pub revoked: Arc<AtomicBool>,
+    /// What it says may be said again by others: so every write has a number.
+    pub repeats: bool,
     /// What it holds, for whoever kills it.
     pub holds: Holds,
+    /// How it is made to stand still.
+    pub nap: Nap,
     /// Set when it has done what it came for.
     pub done: Arc<AtomicBool>,
 }
@@ -75,6 +88,14 @@ impl Person {
 
     fn set_holds(&self, holds: Option<(Arc<str>, u64)>) {
         *self.holds.lock().unwrap_or_else(PoisonError::into_inner) = holds;
+    }
+
+    /// Stands still, with everything that this process does.
+    async fn stand_still(&mut self, length: u64) {
+        *self.nap.lock().unwrap_or_else(PoisonError::into_inner) = Some(length);
+        self.record.count(|coverage| coverage.late_writers += 1);
+        // Longer than a step, at whose end it is stopped.
+        sleep(Duration::from_millis(5)).await;
     }
 
     async fn rest(&mut self, low: u64, high: u64) {
@@ -175,13 +196,18 @@ impl Person {
     ) {
         let resource: Arc<str> = RESOURCES[which].into();
         self.set_holds(Some((resource.clone(), token.get())));
+        // Some stop before they have begun, and are overtaken.
+        if !self.healthy && !self.calm() && self.dice.chance(4) {
+            let length = self.ttl.as_millis() as u64 + self.dice.within(200, 3_500);
+            self.stand_still(length).await;
+        }
         // The barrier first, then work.
         let at = self.clock.truth() / 1_000 + self.dice.within(2, 20);
         let barrier = self.storage.send(at, resource.clone(), token, true);
         let installed = timeout(Duration::from_secs(1), barrier).await;
         if matches!(installed, Ok(Ok(true))) {
             for _ in 0..self.dice.within(1, 8) {
-                if !self.step(session, nobody, which, &lease).await {
+                if self.calm() || !self.step(session, nobody, which, &lease).await {
                     break;
                 }
             }
@@ -190,9 +216,11 @@ impl Person {
         if self.dice.chance(80) {
             let invoked =
                 self.record.invoke(self.process, &self.clock, Call::Release { resource, token: token.get() });
-            if let Ok(Ok(_)) = timeout(Duration::from_secs(4), lease.release()).await {
-                // The holder is told that it is over; whether the store had ended it before, it is not told.
-                invoked.answered(Answer::Released(false));
+            if let Ok(Ok(end)) = timeout(Duration::from_secs(4), lease.release()).await {
+                // It was this call that ended the lease, if nothing else can have: the session lives, so the store has
+                // answered the call itself, and nobody revokes. In other cases the holder is told that it is over, and not since when.
+                let nothing_else = !is_over(session) && !self.revoked.load(Ordering::Relaxed);
+                invoked.answered(Answer::Released(nothing_else && end == LeaseEnd::Released));
             }
         }
     }
@@ -216,26 +244,36 @@ impl Person {
             },
         };
         self.record.count(|coverage| coverage.permits += 1);
+        // Some stop between check and write, mostly for longer than their lease lives; and do not look again.
+        let late = !self.healthy && self.dice.chance(6);
+        if late {
+            let ttl = self.ttl.as_millis() as u64;
+            let length = match self.dice.chance(75) {
+                true => ttl + self.dice.within(200, 3_500),
+                false => self.dice.within(100, ttl),
+            };
+            self.stand_still(length).await;
+        }
         // Most writes land soon; some wander about for longer than any lease lives.
         let slow = if self.dice.chance(8) { self.dice.within(500, 6_000) } else { self.dice.within(1, 30) };
-        let write = self.storage.send(from / 1_000 + slow, resource, permit.token(), false);
-        // Some do not look at the clock between taking the permit and using it: then only the guard helps.
-        let tardy = self.dice.chance(6);
-        if tardy {
-            self.rest(500, 5_000).await;
-        }
-        if tardy || self.dice.chance(60) {
+        let write = self.storage.send(self.clock.truth() / 1_000 + slow, resource, permit.token(), false);
+        if late || self.dice.chance(60) {
             let value = self.record.fresh_value();
             let key = GUARDED[which];
             let call = Call::Put { key: key.into(), value, token: Some(permit.token().get()) };
             let invoked = self.record.invoke(self.process, &self.clock, call);
-            let registers = if tardy { nobody.clone() } else { session.registers() };
-            let put = registers.guarded(&permit).put(key, value.to_string());
+            let guarded = match (late, self.repeats) {
+                (false, _) => session.registers().guarded(&permit),
+                // The token is all that is left of the lease, and whoever has it writes.
+                (true, false) => nobody.unchecked(permit.scope().clone(), permit.token()),
+                (true, true) => session.registers().unchecked(permit.scope().clone(), permit.token()),
+            };
+            let put = guarded.put(key, value.to_string());
             if let Ok(answer) = timeout(self.dice.millis(500, 3_000), put).await {
                 end_of_write(invoked, answer.map(Some));
             }
         }
-        let accepted = timeout(permit.time_left(), write).await;
+        let accepted = timeout(permit.time_left().min(WRITE_PATIENCE), write).await;
         drop(permit);
         drop(out);
         self.rest(2, 250).await;
@@ -246,9 +284,20 @@ impl Person {
     pub async fn look_on(mut self) {
         let client = self.client();
         let transport = self.transport();
-        let registers = client.registers();
+        let mut registers = client.registers();
+        let mut numbered: Option<Session> = None;
         let mut seen: [u64; 2] = [0; 2];
         while !self.calm() {
+            // Numbers come from a session.
+            if self.repeats && numbered.as_ref().is_none_or(is_over) {
+                let opening = client.session().holder("onlooker").ttl(self.ttl);
+                let Ok(session) = opening.open_within(Duration::from_secs(3)).open().await else {
+                    self.rest(50, 500).await;
+                    continue;
+                };
+                registers = session.registers();
+                numbered = Some(session);
+            }
             let which = usize::from(self.dice.chance(50));
             let key = PLAIN[which];
             match self.dice.within(0, 9) {
@@ -328,8 +377,9 @@ impl Person {
             if let (Ok(lease), Some(token)) = (lease, token) {
                 let call = Call::Release { resource: resource.into(), token: token.get() };
                 let invoked = self.record.invoke(self.process, &self.clock, call);
-                if let Ok(Ok(_)) = timeout(bound, lease.release()).await {
-                    invoked.answered(Answer::Released(false));
+                if let Ok(Ok(LeaseEnd::Released)) = timeout(bound, lease.release()).await {
+                    // Nobody revokes any more.
+                    invoked.answered(Answer::Released(!is_over(&session)));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Seeds, each judged; one seed twice, byte by byte; and every seed that has ever failed.
+//! Seeds, each judged; and some of them twice, byte by byte.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,8 +26,9 @@ fn the_same_seed_writes_the_same_lines_twice() {
 
 #[test]
 fn seeds_hold_every_rule() {
-    // A fixed number: a build must not fail because a machine was fast enough to come further than any before.
-    let seeds = if full() { 2_000 } else { 30 };
+    // A fixed number: a build must not fail because a machine was fast enough to come further than any before. As many as it takes
+    // to see every kind of fault.
+    let seeds = if full() { 2_000 } else { 40 };
     let began = Instant::now();
     let next = AtomicU64::new(0);
     let sum = Mutex::new((Coverage::default(), 0u64));
@@ -56,26 +57,7 @@ fn seeds_hold_every_rule() {
     let (coverage, seeds) = sum.into_inner().expect("a seed failed");
     println!("{seeds} seeds in {:.1?}: {coverage}", began.elapsed());
     // A run in which nothing happened proves nothing.
-    assert!(coverage.grants > seeds, "{coverage}");
-    assert!(coverage.permits > seeds, "{coverage}");
-    if seeds >= 20 {
-        let Coverage { expiries, failovers, stale_writes, kills, power_losses, pauses, cuts, .. } = coverage;
-        for many in [expiries, failovers, stale_writes, kills, power_losses, pauses, cuts] {
-            assert!(many > 0, "{coverage}");
-        }
-    }
-    if seeds >= 300 {
-        assert_eq!(coverage.missing(), Vec::<&str>::new(), "{coverage}");
-    }
+    assert!(coverage.grants > 5 * seeds, "{coverage}");
+    assert!(coverage.permits > 10 * seeds, "{coverage}");
+    assert_eq!(coverage.missing(), Vec::<&str>::new(), "{coverage}");
 }
-
-/// Seeds that once failed: what they found is told in `docs/invariants.md`.
-#[test]
-fn seeds_that_once_failed_pass() {
-    for seed in REGRESSIONS {
-        let outcome = run_seed(*seed, false);
-        assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
-    }
-}
-
-const REGRESSIONS: &[u64] = &[39];

@@ -9,7 +9,7 @@ mod sim;
 pub use real::RealDisk;
 #[cfg(test)]
 pub(crate) use sim::Draws;
-pub use sim::SimDisk;
+pub use sim::{SimDisk, Wreck};
 
 use std::io;
 use std::sync::Arc;

@@ -51,6 +51,17 @@ struct Renaming {
     names: Vec<(String, Option<usize>)>,
 }
 
+/// What a crash took with it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wreck {
+    /// Sectors that were written and not synced, and are as they were before.
+    pub sectors_lost: u64,
+    /// Files that kept some of their unsynced sectors and lost others.
+    pub files_torn: u64,
+    /// Changes of names that were not synced, and are undone.
+    pub names_lost: u64,
+}
+
 impl SimDisk {
     /// An empty disk.
     pub fn new() -> Self {
@@ -59,25 +70,33 @@ impl SimDisk {
 
     /// The machine dies and comes back: what was not synced is kept or lost as `seed` decides, and
     /// every open file and lock is gone.
-    pub fn crash(&self, seed: u64) {
+    pub fn crash(&self, seed: u64) -> Wreck {
         let mut platter = self.0.lock();
         let mut draws = Draws(seed);
         let kept = draws.below(platter.pending.len() as u64 + 1) as usize;
         let pending = std::mem::take(&mut platter.pending);
+        let mut wreck = Wreck { names_lost: (pending.len() - kept) as u64, ..Wreck::default() };
         for renaming in pending.into_iter().take(kept) {
             platter.make_durable(renaming);
         }
         platter.names = platter.durable_names.clone();
         for content in &mut platter.files {
+            let (mut kept, mut lost) = (0, 0);
             for sector in std::mem::take(&mut content.unsynced) {
                 if draws.below(2) == 0 {
                     content.keep(sector);
+                    kept += 1;
+                } else {
+                    lost += 1;
                 }
             }
-            content.now = content.durable.clone();
+            wreck.sectors_lost += lost;
+            wreck.files_torn += u64::from(kept > 0 && lost > 0);
+            content.now.clone_from(&content.durable);
         }
         platter.locks.clear();
         platter.life += 1;
+        wreck
     }
 
     /// The process dies and comes back; the machine goes on, so nothing that was written is lost.

@@ -78,9 +78,9 @@ impl World {
         for now in from..until {
             self.net.tick(now);
             if let Some(server) = &mut self.server {
-                server.run(now + 1);
+                server.run(now, now + 1);
             }
-            self.client.run(now + 1);
+            self.client.run(now, now + 1);
         }
     }
 
@@ -144,4 +144,53 @@ fn a_machine_without_power_says_nothing_until_it_is_back() {
     world.run(5_000, 5_100);
     // It waits for an answer that nobody owes it any more; only its own time limit could help, and it has none.
     assert_eq!(world.heard(), Vec::<String>::new());
+}
+
+#[test]
+fn what_was_said_is_said_again_from_its_beginning_and_nobody_hears_the_answers() {
+    let net = Net::new(Dice::new(7));
+    net.keep_what_is_said();
+    let read: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let (port, reads) = (net.process(1), read.clone());
+    let mut server = Process::start(0, 0, 1, move |_| async move {
+        let mut listener = port.listen(ADDRESS).expect("nobody else listens");
+        while let Ok((mut stream, _)) = listener.next().await {
+            let reads = reads.clone();
+            let number = {
+                let mut read = reads.lock().unwrap();
+                read.push(Vec::new());
+                read.len() - 1
+            };
+            tokio::spawn(async move {
+                let mut buffer = [0; 64];
+                while let Ok(many @ 1..) = stream.read(&mut buffer).await {
+                    reads.lock().unwrap()[number].extend(&buffer[..many]);
+                    let _ = stream.write_all(b"heard").await;
+                }
+            });
+        }
+    });
+    let port = net.process(2);
+    let mut client = Process::start(0, 0, 2, move |_| async move {
+        let mut stream = port.connect(ADDRESS).await.expect("somebody listens");
+        for word in ["one ", "two ", "three"] {
+            stream.write_all(word.as_bytes()).await.expect("the stream is open");
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+        std::future::pending::<()>().await;
+    });
+    let mut run = |from, until| {
+        for now in from..until {
+            net.tick(now);
+            server.run(now, now + 1);
+            client.run(now, now + 1);
+        }
+    };
+    run(0, 100);
+    assert_eq!(net.repeat(&[2]), None, "whoever is spared is not repeated");
+    assert_eq!(net.repeat(&[]), Some((2, 1, 13)));
+    run(100, 400);
+    let all: Vec<String> =
+        read.lock().unwrap().iter().map(|said| String::from_utf8_lossy(said).into()).collect();
+    assert_eq!(all, ["one two three", "one two three"]);
 }
