@@ -48,9 +48,6 @@ impl DataDir {
             _ => failed(error),
         })?;
         let names = disk.list("").map_err(failed)?;
-        if names.iter().any(|name| name == DRAFT) {
-            disk.remove(DRAFT).map_err(failed)?;
-        }
         let identity = if names.iter().any(|name| name == IDENTITY) {
             let identity = Identity::parse(&read(&*disk).map_err(failed)?)?;
             if identity.node != node {
@@ -108,6 +105,11 @@ fn read(disk: &dyn Disk) -> io::Result<String> {
 }
 
 fn write(disk: &dyn Disk, identity: Identity) -> io::Result<()> {
+    // An attempt that the disk failed may have left its draft: it must not stand in the way of this one.
+    match disk.remove(DRAFT) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
     let file = disk.create(DRAFT)?;
     file.write_at(identity.render().as_bytes(), 0)?;
     file.sync_data()?;
@@ -180,6 +182,18 @@ mod tests {
         let entropy = Entropy::from_source(|| panic!("a known directory draws nothing"));
         let (again, _lock) = DataDir::open(Arc::new(disk), 7, &entropy).unwrap();
         assert_eq!(again.identity(), Identity { node: 7, identity: 42, cluster: Some(99) });
+    }
+
+    #[test]
+    fn a_failed_attempt_to_join_does_not_stand_in_the_way_of_the_next() {
+        let disk = SimDisk::new();
+        let (directory, _lock) = open(&disk, 7).unwrap();
+        disk.fail_syncs_after(Some(0));
+        directory.join(99).unwrap_err();
+        assert_eq!(directory.identity().cluster, None, "what is not durable does not count");
+        disk.fail_syncs_after(None);
+        directory.join(99).unwrap();
+        assert_eq!(directory.identity().cluster, Some(99));
     }
 
     #[test]

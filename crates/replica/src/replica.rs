@@ -13,11 +13,11 @@ use crate::{Config, NodeId, StateMachine, Status, status};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use openraft::ChangeMembers;
 use openraft::alias::ResponderOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, Fatal, RaftError};
 use openraft::raft::ClientWriteResult;
+use openraft::{ChangeMembers, RaftMetrics, ServerState};
 use parking_lot::{Mutex, RwLock};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -215,8 +215,19 @@ impl<M: StateMachine> Replica<M> {
                 "node {node} is a member with another data directory; numbers are never used again"
             )));
         }
-        let added = self.parts.engine.add_learner(node, member, true).await;
-        added.map(|_| ()).map_err(membership_error)
+        let added = self.parts.engine.add_learner(node, member, false).await.map_err(membership_error)?;
+        // The engine's own way to wait is content with a lag that would call for no snapshot, which here is any lag at all: a
+        // node that cannot take a single entry would be made a voter, and the next loss of a node would stop the cluster.
+        let asked_at = added.log_id().index();
+        let has_it = |metrics: &RaftMetrics<Types>| {
+            let matched =
+                metrics.replication.as_ref().and_then(|replication| replication.get(&node)?.as_ref());
+            matched.is_some_and(|matched| matched.index() >= asked_at)
+        };
+        let over = |metrics: &RaftMetrics<Types>| metrics.state != ServerState::Leader || has_it(metrics);
+        let waited = self.parts.engine.wait(None).metrics(over, "the newcomer catches up").await;
+        let metrics = waited.map_err(|error| MembershipError::Refused(error.to_string()))?;
+        if has_it(&metrics) { Ok(()) } else { Err(self.not_leader()) }
     }
 
     /// Makes exactly these nodes the voters. All must be members already; those left out are removed.

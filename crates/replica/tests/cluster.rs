@@ -384,6 +384,28 @@ async fn a_new_node_learns_first_and_then_replaces_an_old_one() {
     cluster.stop().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_newcomer_that_cannot_take_the_log_is_not_called_ready() {
+    let mut cluster = Cluster::formed(3).await;
+    cluster.write(b"before", &[]).await;
+    cluster.peers.insert(4, address(4));
+    cluster.start(4).await;
+    let identity = cluster.nodes[&4].status().identity;
+    cluster.disks[&4].fail_syncs_after(Some(0));
+    let (leader, _) = cluster.leader().await;
+    let lead = cluster.nodes[&leader].clone();
+    let adding = tokio::spawn(async move { lead.add_learner(4, address(4), identity).await });
+    let lead = cluster.nodes[&leader].clone();
+    cluster.until(|| lead.status().learners == [4]).await;
+    cluster.write(b"while it waits", &[4]).await;
+    assert!(!adding.is_finished(), "it has not taken a single entry");
+    // What stopped it was its disk, and only for a while: nothing of the failed attempts is in its way.
+    cluster.disks[&4].fail_syncs_after(None);
+    adding.await.expect("no panic").expect("it learns");
+    assert_eq!(cluster.agreed().await.len(), 2);
+    cluster.stop().await;
+}
+
 struct Echo;
 
 impl ForwardHandler for Echo {

@@ -11,8 +11,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The unit that is written wholly or not at all.
-const SECTOR_BYTES: usize = 512;
+/// The unit that is written wholly or not at all. Real disks write 512 bytes or more at a time: whatever holds with smaller pieces
+/// holds with theirs, and a write is torn far more often.
+const SECTOR_BYTES: usize = 64;
 
 /// See the module. Clones are the same disk.
 #[derive(Clone, Default)]
