@@ -4,12 +4,13 @@
 //! pace, so a slow one costs nothing. Sessions that wait for a grant are told directly. Nothing told here
 //! is relied on by anybody: whoever missed it finds out by asking.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Applied, Event, EventKind, Machine, Revision, SessionNumber};
+use tenure_core::{Applied, EndReason, Event, EventKind, Machine, ResourceName, Revision, SessionNumber};
 use tokio::sync::{mpsc, watch};
 
 use crate::tally::Tally;
@@ -39,10 +40,39 @@ pub struct Told {
     pub events: mpsc::Sender<Event>,
     /// Set when the channel was full and a session was cut off: its owner must ask.
     pub cut_off: Arc<AtomicBool>,
+    /// What the owner is releasing itself.
+    pub own: OwnReleases,
+}
+
+/// Releases that the owner of a channel has under way: it learns of their ends by the answers. Telling it again would cost every
+/// release a message more; anybody else who uses the same session is told.
+#[derive(Clone, Debug, Default)]
+pub struct OwnReleases(Arc<Mutex<HashSet<(SessionNumber, ResourceName)>>>);
+
+impl OwnReleases {
+    /// A release is under way.
+    pub fn begun(&self, session: SessionNumber, resource: ResourceName) {
+        self.0.lock().insert((session, resource));
+    }
+
+    /// It was answered, and nothing ended by it.
+    pub fn came_to_nothing(&self, session: SessionNumber, resource: ResourceName) {
+        self.0.lock().remove(&(session, resource));
+    }
+
+    fn has_ended(&self, session: SessionNumber, resource: &ResourceName) -> bool {
+        let mut own = self.0.lock();
+        !own.is_empty() && own.remove(&(session, resource.clone()))
+    }
 }
 
 impl Told {
     fn tell(&self, event: &Event) -> bool {
+        if let EventKind::Ended { session, resource, why: EndReason::Released, .. } = &event.kind
+            && self.own.has_ended(*session, resource)
+        {
+            return true;
+        }
         let told = self.events.try_send(event.clone()).is_ok();
         if !told {
             self.cut_off.store(true, Ordering::Release);
@@ -91,7 +121,8 @@ impl Hub {
     /// What happens to one session from now on.
     pub fn listen(self: &Arc<Self>, session: SessionNumber) -> Listener {
         let (sender, events) = mpsc::channel(LISTENER_EVENTS_MAX);
-        let ear = self.ear(session, Told { events: sender, cut_off: Arc::default() });
+        let told = Told { events: sender, cut_off: Arc::default(), own: OwnReleases::default() };
+        let ear = self.ear(session, told);
         Listener { ear, events }
     }
 
@@ -159,9 +190,10 @@ impl Drop for Ear {
     }
 }
 
-/// The session that must hear of this.
+/// The session that must hear of this. What was granted at once has been answered; only those who waited need to be told.
 fn concerns(kind: &EventKind) -> Option<SessionNumber> {
     match kind {
+        EventKind::Granted { waited: Duration::ZERO, .. } => None,
         EventKind::Granted { session, .. }
         | EventKind::Ended { session, .. }
         | EventKind::Noticed { session, .. }

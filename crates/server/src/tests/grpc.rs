@@ -1,18 +1,23 @@
 //! gRPC: every service, through the same front as HTTP.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 
 use axum::body::Body;
 use axum::http::Request;
 use serde_json::json;
+use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::cluster_client::ClusterClient;
 use tenure_wire::proto::fences_client::FencesClient;
 use tenure_wire::proto::leases_client::LeasesClient;
 use tenure_wire::proto::registers_client::RegistersClient;
+use tenure_wire::proto::server_frame::Content;
 use tenure_wire::proto::sessions_client::SessionsClient;
+use tenure_wire::proto::stream_client::StreamClient;
 use tenure_wire::proto::watch_client::WatchClient;
 use tenure_wire::proto::{self, acquire_request, event, operation};
 use tenure_wire::{ApiError, Code};
+use tokio::sync::mpsc;
 use tonic::Status;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -105,6 +110,81 @@ async fn sessions_and_leases() {
         sessions.list(proto::SessionListRequest::default()).await.unwrap().into_inner().sessions.len(),
         0
     );
+}
+
+/// One command stream.
+struct Line {
+    frames: mpsc::UnboundedSender<proto::ClientFrames>,
+    heard: tonic::Streaming<proto::ServerFrames>,
+    waiting: VecDeque<proto::ServerFrame>,
+    said: u64,
+}
+
+impl Line {
+    async fn connect(node: &Node) -> Line {
+        let (frames, outgoing) = mpsc::unbounded_channel();
+        let outgoing =
+            futures_util::stream::unfold(outgoing, |mut outgoing: mpsc::UnboundedReceiver<_>| async {
+                outgoing.recv().await.map(|frames| (frames, outgoing))
+            });
+        let heard = StreamClient::new(node.channel()).commands(outgoing).await.unwrap().into_inner();
+        let mut line = Line { frames, heard, waiting: VecDeque::new(), said: 0 };
+        assert!(matches!(line.next().await, Content::Welcome(_)));
+        line
+    }
+
+    /// Says one thing, as the command with this number.
+    async fn ask(&mut self, session: u64, number: Option<u64>, command: Asked) -> Content {
+        self.said += 1;
+        let frame = proto::ClientFrame {
+            frame: self.said,
+            session,
+            number,
+            lowest_awaited: 0,
+            command: Some(command),
+        };
+        self.frames.send(proto::ClientFrames { frames: vec![frame], credits: 0 }).unwrap();
+        self.next().await
+    }
+
+    /// The next thing that is heard, whatever it is.
+    async fn next(&mut self) -> Content {
+        while self.waiting.is_empty() {
+            self.waiting.extend(self.heard.message().await.unwrap().expect("the stream goes on").frames);
+        }
+        self.waiting.pop_front().and_then(|frame| frame.content).expect("a frame says something")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_releases_hears_it_once_and_others_of_the_session_are_told() {
+    let node = Node::start().await;
+    let mut one = Line::connect(&node).await;
+    let open = proto::StreamOpen { holder: "a".into(), ttl_ms: 60_000, nonce: vec![7; 16], transmission: 1 };
+    let Content::Opened(opened) = one.ask(0, None, Asked::Open(open)).await else { panic!("not opened") };
+    let session = 1;
+    let mut other = Line::connect(&node).await;
+    let attach = Asked::Attach(proto::StreamAttach { secret: opened.secret });
+    assert!(matches!(other.ask(session, None, attach).await, Content::Attached(_)));
+    for round in 0..2 {
+        let acquire = proto::StreamAcquire { resources: vec!["g/1".into()], ..Default::default() };
+        let granted = one.ask(session, Some(2 * round + 1), Asked::Acquire(acquire)).await;
+        assert!(matches!(granted, Content::Granted(_)), "nothing but the answer: {granted:?}");
+        let release = || Asked::Release(proto::StreamRelease { resource: "g/1".into(), token: None });
+        // Answered the same whether or not there is anything to release.
+        let released = one.ask(session, Some(2 * round + 2), release()).await;
+        assert!(matches!(released, Content::Released(ref released) if released.released), "{released:?}");
+        let Content::PushEnded(ended) = other.next().await else { panic!("the other one is not told") };
+        assert_eq!((ended.token, ended.why()), (round + 1, proto::EndReason::Released));
+        let nothing = one.ask(session, None, release()).await;
+        assert!(matches!(nothing, Content::Released(ref nothing) if !nothing.released), "{nothing:?}");
+    }
+    // What the other one releases, this one has not asked for.
+    let acquire = proto::StreamAcquire { resources: vec!["g/1".into()], ..Default::default() };
+    one.ask(session, Some(5), Asked::Acquire(acquire)).await;
+    let release = Asked::Release(proto::StreamRelease { resource: "g/1".into(), token: None });
+    other.ask(session, Some(6), release).await;
+    assert!(matches!(one.next().await, Content::PushEnded(ended) if ended.token == 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]

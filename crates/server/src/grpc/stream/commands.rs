@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Answer, Done, Event, EventKind, Refusal, SessionId, SessionNumber};
+use tenure_core::{Answer, Command, Done, Event, EventKind, Refusal, ResourceName, SessionId, SessionNumber};
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
 use tenure_wire::proto::{self, ClientFrame, ClientFrames};
@@ -18,7 +18,7 @@ use super::outbox::Outbox;
 use crate::calls::failed;
 use crate::failure::Failure;
 use crate::front::Api;
-use crate::hub::{Ear, Told};
+use crate::hub::{Ear, OwnReleases, Told};
 
 /// Commands that one stream may have unanswered.
 const COMMANDS_UNDER_WAY_MAX: u32 = 4_096;
@@ -47,7 +47,11 @@ struct Attached {
 pub async fn serve(api: Arc<Api>, mut inbound: Streaming<ClientFrames>, outbox: Outbox) {
     let (events_sender, mut events) = mpsc::channel(EVENTS_WAITING_MAX);
     let (opened, mut opens) = mpsc::unbounded_channel();
-    let told = Told { events: events_sender, cut_off: Arc::new(AtomicBool::new(false)) };
+    let told = Told {
+        events: events_sender,
+        cut_off: Arc::new(AtomicBool::new(false)),
+        own: OwnReleases::default(),
+    };
     let mut stream = Commands {
         api: api.clone(),
         outbox: outbox.clone(),
@@ -139,7 +143,9 @@ impl Commands {
             Ok(None) => return,
             Err(error) => return self.answer(number, session, Content::Error(error.into())),
         };
-        if opens {
+        if let Command::Release { by, resource, .. } = &command {
+            self.release(number, by.session.number, resource.clone(), &command);
+        } else if opens {
             // A session that this stream opened is attached to it, which only this task can do.
             let opened = self.opened.clone();
             self.api.node.submit_to(&command, Box::new(move |answer| drop(opened.send((number, answer)))));
@@ -153,6 +159,22 @@ impl Commands {
                 }),
             );
         }
+    }
+
+    /// Releases, and does not tell this stream of an end that it has asked for itself.
+    fn release(&self, frame: u64, session: SessionNumber, resource: ResourceName, command: &Command) {
+        let (outbox, under_way, own) = (self.outbox.clone(), self.under_way.clone(), self.told.own.clone());
+        own.begun(session, resource.clone());
+        self.api.node.submit_to(
+            command,
+            Box::new(move |answer| {
+                if !matches!(answer, Ok(Ok(Done::Released { released: true }))) {
+                    own.came_to_nothing(session, resource);
+                }
+                under_way.fetch_sub(1, Ordering::AcqRel);
+                outbox.answer(frame, session.get(), content(answer));
+            }),
+        );
     }
 
     fn answer(&self, frame: u64, session: u64, content: Content) {
@@ -225,10 +247,6 @@ impl Commands {
                     && matches!(next.kind, EventKind::Granted { session: s, number: n, .. } if s == session && n == number)
             }) {
                 resources.push(granted_resource(&next));
-            }
-            // What was granted at once has been answered; only those who waited need to be told.
-            if waited.is_zero() {
-                continue;
             }
             let Some(attached) = self.sessions.get(&session) else { continue };
             let id = attached.id;
