@@ -12,7 +12,7 @@ impl Machine {
     /// Checks one resource that a command touched.
     pub(crate) fn assert_resource(&self, number: ResourceNumber) {
         let Some(resource) = self.resource_if_known(number) else { return };
-        self.one_holder(resource, HOLDS_CHECKED);
+        self.one_holder(number, resource, HOLDS_CHECKED);
         self.tokens_rise(resource);
         self.waiters_move(number, resource);
     }
@@ -20,14 +20,14 @@ impl Machine {
     /// Checks everything; for tests, for loading a snapshot, never for a single command.
     pub fn check_everything(&self) {
         for (number, resource) in self.state().resources.iter() {
-            self.one_holder(resource, usize::MAX);
+            self.one_holder(number, resource, usize::MAX);
             self.tokens_rise(resource);
             self.waiters_move(number, resource);
         }
     }
 
     /// No exclusive resource has two holders, no slot is given twice, and holder and lease name each other.
-    fn one_holder(&self, resource: &Resource, look_at: usize) {
+    fn one_holder(&self, number: ResourceNumber, resource: &Resource, look_at: usize) {
         let name = &resource.name;
         let exclusive = resource.holds.iter().take(look_at).any(|hold| hold.mode == Mode::Exclusive);
         assert!(
@@ -41,7 +41,7 @@ impl Machine {
         }
         for hold in resource.holds.iter().take(look_at) {
             assert!(
-                self.session_holds(hold.session, &resource.name),
+                self.session_holds(hold.session, number),
                 "one_holder: {name} is held by session {} that does not know of it",
                 hold.session
             );

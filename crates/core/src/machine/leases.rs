@@ -116,7 +116,9 @@ impl Machine {
     }
 
     pub(super) fn resource_mut(&mut self, number: ResourceNumber) -> &mut Resource {
-        self.touched.insert(number);
+        if self.touched.last() != Some(&number) {
+            self.touched.push(number);
+        }
         self.state.resources.get_mut(number).expect("a resource that is named by a record exists")
     }
 
@@ -147,7 +149,7 @@ impl Machine {
             },
         );
         self.names.insert(name.clone(), number);
-        self.touched.insert(number);
+        self.touched.push(number);
         number
     }
 
@@ -173,7 +175,7 @@ impl Machine {
                 None => {
                     // Whoever stands first may have ended, too, and keep those behind from going.
                     if self.first_in_line_has_ended(number) {
-                        self.freed.insert(number);
+                        self.freed.push(number);
                         settled = true;
                     }
                     break;
@@ -338,7 +340,7 @@ impl Machine {
 
     pub(super) fn lease_changed(&mut self, session: SessionNumber, revision: Revision) {
         self.pulse_mut(session).last_lease_revision = revision;
-        self.changed_sessions.insert(session);
+        self.changed_sessions.push(session);
     }
 
     /// Ends one lease: the only place where a lease goes away.
@@ -387,7 +389,7 @@ impl Machine {
             reason: ending.reason,
         });
         self.resource_mut(number).freed_at = revision;
-        self.freed.insert(number);
+        self.freed.push(number);
         self.lease_changed(session, revision);
         if !ending.session_ends {
             if !ending.asked {
@@ -441,7 +443,7 @@ impl Machine {
         if let Some(until) = self.resource_mut(number).more_mut().delayed_until.take() {
             self.deadlines.remove(until, Due::Delay(number));
         }
-        self.freed.insert(number);
+        self.freed.push(number);
         1
     }
 

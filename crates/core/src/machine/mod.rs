@@ -72,12 +72,13 @@ pub struct Machine {
     // Of the entry being applied.
     revision_raised: bool,
     fresh: Vec<Event>,
+    // Lists and not sets, some numbers perhaps twice: nearly always they are short, and kept from command to command.
     /// Resources that may have become free for somebody in line.
-    freed: BTreeSet<ResourceNumber>,
+    freed: Vec<ResourceNumber>,
     /// Resources that the command touched: where the invariants are checked.
-    touched: BTreeSet<ResourceNumber>,
+    touched: Vec<ResourceNumber>,
     /// Sessions whose leases changed in this entry.
-    changed_sessions: BTreeSet<SessionNumber>,
+    changed_sessions: Vec<SessionNumber>,
 }
 
 /// What applying an entry answered; to be sent only now, and only by the leader.
@@ -132,9 +133,9 @@ impl Machine {
             margins: Margins::default(),
             revision_raised: false,
             fresh: Vec::new(),
-            freed: BTreeSet::new(),
-            touched: BTreeSet::new(),
-            changed_sessions: BTreeSet::new(),
+            freed: Vec::new(),
+            touched: Vec::new(),
+            changed_sessions: Vec::new(),
             state,
         };
         if machine.state.grants_from > ClusterTime::ZERO {
@@ -175,9 +176,10 @@ impl Machine {
 
         // What a renewal must say is what is true at the end of its entry: above all, what is left of a
         // lease under notice counts from the stamp, not from the time before it.
+        self.changed_sessions.sort_unstable();
         for (renewal, answer) in entry.renewals.iter().zip(&mut renewals) {
             if let RenewalAnswer::Renewed { news, .. } = answer
-                && (news.is_some() || self.changed_sessions.contains(&renewal.session))
+                && (news.is_some() || self.changed_sessions.binary_search(&renewal.session).is_ok())
             {
                 *answer = self.renewal_answer(*renewal);
             }
@@ -246,11 +248,14 @@ impl Machine {
     /// Ends a command or the expiry pass: serves those in line, files what became free, checks what was touched.
     fn finish_step(&mut self) {
         self.serve_freed();
-        let touched = core::mem::take(&mut self.touched);
-        for resource in &touched {
-            self.file_resource(*resource);
-            self.assert_resource(*resource);
+        let mut touched = core::mem::take(&mut self.touched);
+        touched.sort_unstable();
+        touched.dedup();
+        for resource in touched.drain(..) {
+            self.file_resource(resource);
+            self.assert_resource(resource);
         }
+        self.touched = touched;
         self.forget_oldest();
         self.revision_raised = false;
     }

@@ -313,7 +313,7 @@ impl Machine {
                 self.resource(*resource).hold_of(number).is_some_and(|hold| hold.notice().is_some())
             });
         self.pulse_mut(number).has_news = has_news;
-        self.changed_sessions.insert(number);
+        self.changed_sessions.push(number);
     }
 
     pub(super) fn seen(&mut self, id: SessionId, revision: Revision) -> Answer {
@@ -407,7 +407,7 @@ impl Machine {
                 .is_some_and(|hold| hold.policies().hard_limit.is_some());
             if keeps {
                 // Whoever stands in line for it is a contender: serving the line ends this session.
-                self.freed.insert(resource);
+                self.freed.push(resource);
             } else {
                 self.end_lease(
                     resource,
@@ -450,7 +450,7 @@ impl Machine {
             }
         }
         self.answer_bytes -= session.answers.value_bytes();
-        self.changed_sessions.insert(number);
+        self.changed_sessions.push(number);
         self.emit(EventKind::Closed { session: number, holder: session.holder, why });
     }
 

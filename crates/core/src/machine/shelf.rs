@@ -4,7 +4,7 @@
 //! copied for real only when it is changed while such a copy is alive. So a snapshot of a million
 //! records is taken between two commands, and written out while commands go on.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
@@ -44,14 +44,16 @@ impl<T> Board<T> {
 /// Records under numbers, in the order of their numbers; cheap to copy as a whole.
 #[derive(Clone, Debug)]
 pub struct Shelf<K, T> {
-    boards: BTreeMap<u64, Arc<Board<T>>>,
+    /// The boards that have records, in the order of their numbers. Numbers rise, so most have all of their neighbours, and where
+    /// one stands can be told by counting from an end.
+    boards: VecDeque<(u64, Arc<Board<T>>)>,
     len: usize,
     keys: PhantomData<K>,
 }
 
 impl<K, T> Default for Shelf<K, T> {
     fn default() -> Self {
-        Self { boards: BTreeMap::new(), len: 0, keys: PhantomData }
+        Self { boards: VecDeque::new(), len: 0, keys: PhantomData }
     }
 }
 
@@ -78,17 +80,46 @@ impl<K: Key, T: Clone> Shelf<K, T> {
         self.len == 0
     }
 
+    /// Where a board stands, or would stand.
+    fn board_at(&self, wanted: u64) -> Result<usize, usize> {
+        let (Some((first, _)), Some((last, _))) = (self.boards.front(), self.boards.back()) else {
+            return Err(0);
+        };
+        if wanted > *last {
+            return Err(self.boards.len());
+        }
+        // Without gaps behind it; or without gaps before it; or else by halving.
+        let from_the_end = (last - wanted) as usize;
+        if from_the_end < self.boards.len() {
+            let at = self.boards.len() - 1 - from_the_end;
+            if self.boards[at].0 == wanted {
+                return Ok(at);
+            }
+        }
+        if let Some(at) = wanted.checked_sub(*first)
+            && self.boards.get(at as usize).is_some_and(|(number, _)| *number == wanted)
+        {
+            return Ok(at as usize);
+        }
+        self.boards.binary_search_by_key(&wanted, |(number, _)| *number)
+    }
+
+    fn board(&self, wanted: u64) -> Option<&Board<T>> {
+        self.board_at(wanted).ok().map(|at| &*self.boards[at].1)
+    }
+
     /// The record under this key.
     pub fn get(&self, key: K) -> Option<&T> {
         let number = key.number();
-        let board = self.boards.get(&(number / BOARD))?;
+        let board = self.board(number / BOARD)?;
         board.holds(number).then(|| &board.records[board.place(number)])
     }
 
     /// The record under this key, to be changed.
     pub fn get_mut(&mut self, key: K) -> Option<&mut T> {
         let number = key.number();
-        let board = self.boards.get_mut(&(number / BOARD))?;
+        let at = self.board_at(number / BOARD).ok()?;
+        let board = &mut self.boards[at].1;
         if !board.holds(number) {
             return None;
         }
@@ -99,11 +130,11 @@ impl<K: Key, T: Clone> Shelf<K, T> {
     /// Puts a record under a key that is free. Keys are never used twice, so a taken one is a bug.
     pub fn insert(&mut self, key: K, record: T) {
         let number = key.number();
-        let board = self
-            .boards
-            .entry(number / BOARD)
-            .or_insert_with(|| Arc::new(Board { taken: 0, records: Vec::new() }));
-        let board = Arc::make_mut(board);
+        let at = self.board_at(number / BOARD).unwrap_or_else(|at| {
+            self.boards.insert(at, (number / BOARD, Arc::new(Board { taken: 0, records: Vec::new() })));
+            at
+        });
+        let board = Arc::make_mut(&mut self.boards[at].1);
         assert!(!board.holds(number), "record number {number} is taken already");
         let place = board.place(number);
         board.records.insert(place, record);
@@ -114,7 +145,8 @@ impl<K: Key, T: Clone> Shelf<K, T> {
     /// Takes a record away.
     pub fn remove(&mut self, key: K) -> Option<T> {
         let number = key.number();
-        let board = self.boards.get_mut(&(number / BOARD))?;
+        let at = self.board_at(number / BOARD).ok()?;
+        let board = &mut self.boards[at].1;
         if !board.holds(number) {
             return None;
         }
@@ -123,7 +155,7 @@ impl<K: Key, T: Clone> Shelf<K, T> {
         board.taken &= !Board::<T>::bit(number);
         self.len -= 1;
         if board.taken == 0 {
-            self.boards.remove(&(number / BOARD));
+            self.boards.remove(at);
         }
         Some(record)
     }
@@ -137,6 +169,7 @@ impl<K: Key, T: Clone> Shelf<K, T> {
     pub fn iter_after(&self, after: Option<K>) -> impl Iterator<Item = (K, &T)> {
         let after = after.map(K::number);
         let from = after.map_or(0, |number| number / BOARD);
+        let from = self.board_at(from).unwrap_or_else(|at| at);
         self.boards
             .range(from..)
             .flat_map(|(first, board)| Self::board_iter(*first, board))
@@ -154,6 +187,7 @@ impl<K: Key, T: Clone> Shelf<K, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::BTreeMap;
 
     impl Key for u64 {
         fn from_number(number: u64) -> Self {

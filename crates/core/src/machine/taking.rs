@@ -33,9 +33,10 @@ impl Machine {
                 }
                 let known = self.opened_before(&open)?;
                 if known.is_none() {
-                    self.settle_all(&acquire)?;
-                    self.contest(&acquire);
-                    if let Err(refusal) = self.grantable(&acquire)
+                    let known = self.records_of(&acquire);
+                    self.settle_all(&acquire, &known)?;
+                    self.contest(&acquire, &known);
+                    if let Err(refusal) = self.grantable(&acquire, &known)
                         && acquire.wait == Wait::No
                     {
                         return Err(refusal);
@@ -68,10 +69,12 @@ impl Machine {
         if acquire.resources.len() > limits.resources_per_acquire_max as usize {
             return Err(Self::limit("resources_per_acquire_max", limits.resources_per_acquire_max));
         }
-        let mut names: Vec<&ResourceName> = acquire.resources.iter().collect();
-        names.sort_unstable();
-        if names.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(Refusal::Invalid("an acquire names each resource once"));
+        if acquire.resources.len() > 1 {
+            let mut names: Vec<&ResourceName> = acquire.resources.iter().collect();
+            names.sort_unstable();
+            if names.windows(2).any(|pair| pair[0] == pair[1]) {
+                return Err(Refusal::Invalid("an acquire names each resource once"));
+            }
         }
         if let Mode::Slots(slots) = acquire.mode {
             if slots == 0 {
@@ -102,10 +105,17 @@ impl Machine {
         Ok(())
     }
 
+    /// The records of the resources asked for, where there are any. Good for the whole command: records are made by a grant or a
+    /// place in line, and forgotten only between commands.
+    fn records_of(&self, acquire: &Acquire) -> Vec<Option<ResourceNumber>> {
+        acquire.resources.iter().map(|name| self.names.get(name).copied()).collect()
+    }
+
     /// Settles every resource asked for and refuses what can never be granted there.
-    fn settle_all(&mut self, acquire: &Acquire) -> Result<(), Refusal> {
-        for name in &acquire.resources {
-            let Some(number) = self.settled(name) else { continue };
+    fn settle_all(&mut self, acquire: &Acquire, known: &[Option<ResourceNumber>]) -> Result<(), Refusal> {
+        for (name, number) in acquire.resources.iter().zip(known) {
+            let Some(number) = *number else { continue };
+            self.settle(number);
             let resource = self.resource(number);
             // Before the first grant, the kind is the one that those in line are waiting for: else one of
             // them would stand there for what the resource has become too different to give.
@@ -126,11 +136,12 @@ impl Machine {
 
     fn acquire_for(&mut self, session: SessionNumber, number: Option<u64>, acquire: &Acquire) -> Answer {
         self.check_policies(&acquire.policies, self.pulse(session).ttl)?;
-        self.settle_all(acquire)?;
-        if let Some(answer) = self.held_already(session, number, acquire) {
+        let known = self.records_of(acquire);
+        self.settle_all(acquire, &known)?;
+        if let Some(answer) = self.held_already(session, number, acquire, &known) {
             return answer;
         }
-        if let Some(answer) = self.waits_already(session, number, acquire) {
+        if let Some(answer) = self.waits_already(session, number, acquire, &known) {
             return answer;
         }
         // What it waits for counts, too: when its turn comes there is nobody to refuse.
@@ -139,12 +150,13 @@ impl Machine {
         if owned + acquire.resources.len() > leases_max as usize {
             return Err(Self::limit("leases_per_session_max", leases_max));
         }
-        self.contest(acquire);
-        match self.grantable(acquire) {
+        self.contest(acquire, &known);
+        match self.grantable(acquire, &known) {
             Ok(()) => {
                 self.tokens_left(acquire.resources.len())?;
+                let pairs = acquire.resources.iter().zip(&known);
                 let numbers: Vec<ResourceNumber> =
-                    acquire.resources.iter().map(|name| self.named(name)).collect();
+                    pairs.map(|(name, known)| known.unwrap_or_else(|| self.named(name))).collect();
                 // With a higher priority it went past those in line, who may now contend with the lapsed.
                 self.freed.extend(&numbers);
                 let grants = numbers
@@ -177,9 +189,8 @@ impl Machine {
         session: SessionNumber,
         number: Option<u64>,
         acquire: &Acquire,
+        numbers: &[Option<ResourceNumber>],
     ) -> Option<Answer> {
-        let numbers: Vec<Option<ResourceNumber>> =
-            acquire.resources.iter().map(|name| self.names.get(name).copied()).collect();
         let held = |machine: &Machine, number: &Option<ResourceNumber>| {
             number.filter(|number| machine.session(session).leases.binary_search(number).is_ok())
         };
@@ -218,10 +229,9 @@ impl Machine {
         session: SessionNumber,
         number: Option<u64>,
         acquire: &Acquire,
+        asked: &[Option<ResourceNumber>],
     ) -> Option<Answer> {
         let waiters = &self.session(session).more.as_ref()?.waiters;
-        let asked: Vec<Option<ResourceNumber>> =
-            acquire.resources.iter().map(|name| self.names.get(name).copied()).collect();
         waiters.iter().find_map(|place| {
             let waiter = self.waiter(*place);
             let twice =
@@ -245,11 +255,9 @@ impl Machine {
     }
 
     /// Ends the lapsed sessions that stand in the way of this acquire: it is their contender.
-    fn contest(&mut self, acquire: &Acquire) {
-        for name in &acquire.resources {
-            if let Some(number) = self.names.get(name).copied() {
-                self.take_over_lapsed(number, acquire.mode);
-            }
+    fn contest(&mut self, acquire: &Acquire, known: &[Option<ResourceNumber>]) {
+        for number in known.iter().flatten() {
+            self.take_over_lapsed(*number, acquire.mode);
         }
         self.serve_freed();
     }
@@ -266,14 +274,14 @@ impl Machine {
     }
 
     /// Whether the acquire can be granted now: everything is free for it, and nobody is before it in any line.
-    fn grantable(&self, acquire: &Acquire) -> Result<(), Refusal> {
+    fn grantable(&self, acquire: &Acquire, known: &[Option<ResourceNumber>]) -> Result<(), Refusal> {
         if self.state.grants_from > self.state.time {
             return Err(Refusal::Restoring {
                 remaining: self.state.grants_from.remaining_at(self.state.time),
             });
         }
-        for name in &acquire.resources {
-            let Some(number) = self.names.get(name).copied() else { continue };
+        for (name, number) in acquire.resources.iter().zip(known) {
+            let Some(number) = *number else { continue };
             let resource = self.resource(number);
             if let Some(until) = resource.delayed_until()
                 && until > self.state.time

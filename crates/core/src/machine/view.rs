@@ -115,14 +115,9 @@ impl Machine {
         self.state.resources.get(number)
     }
 
-    pub(crate) fn session_holds(&self, session: SessionNumber, resource: &ResourceName) -> bool {
-        let number = self.names.get(resource);
-        number.is_some_and(|number| {
-            self.state
-                .sessions
-                .get(session)
-                .is_some_and(|session| session.leases.binary_search(number).is_ok())
-        })
+    pub(crate) fn session_holds(&self, session: SessionNumber, resource: ResourceNumber) -> bool {
+        let session = self.state.sessions.get(session);
+        session.is_some_and(|session| session.leases.binary_search(&resource).is_ok())
     }
 
     pub(crate) fn first_in_line_could_go(&self, resource: ResourceNumber) -> bool {

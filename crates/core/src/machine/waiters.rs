@@ -123,7 +123,7 @@ impl Machine {
     pub(super) fn serve_freed(&mut self) {
         let mut firsts: BTreeSet<Place> = BTreeSet::new();
         loop {
-            for resource in core::mem::take(&mut self.freed) {
+            while let Some(resource) = self.freed.pop() {
                 firsts.extend(self.state.resources.get(resource).and_then(Resource::first_in_line));
             }
             let Some(place) = firsts.pop_first() else { return };
@@ -221,7 +221,7 @@ impl Machine {
         let place = waiter.place(number);
         for resource in &waiter.resources {
             self.resource_mut(*resource).more_mut().queue.remove(&place);
-            self.freed.insert(*resource);
+            self.freed.push(*resource);
         }
         if let Some(until) = waiter.until {
             self.deadlines.remove(until, Due::Wait(number));
