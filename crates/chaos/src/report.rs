@@ -60,6 +60,13 @@ pub fn say(ran: &Ran, injected: &[Injected]) {
     }
 }
 
+/// A fault as one line that is kept with the history: moments in the history's own microseconds.
+pub fn one_line(injected: &Injected) -> String {
+    let Injected { fault, whom, from, until, well, beside, .. } = injected;
+    let beside = beside.map_or(String::new(), |other| format!("; together with: {}", other.word()));
+    format!("{from} {until} {well} {} ({whom}){beside}", fault.word())
+}
+
 /// Moments of something that should happen all the time, in order.
 pub struct Pulse(Vec<u64>);
 
@@ -100,7 +107,7 @@ pub fn markdown(ran: &Ran, history: &History, judged: &Judged, picture: &str) ->
     let mut text = String::new();
     let verdict = match (judged.violations.len(), judged.undecided.len()) {
         (0, 0) => "no violation".to_owned(),
-        (0, many) => format!("no violation seen; {many} histories could not be decided"),
+        (0, _) => format!("no violation seen; could not be decided: {}", judged.undecided.join(", ")),
         (many, _) => format!("**{many} violations**"),
     };
     let _ = writeln!(text, "# Chaos: {verdict}\n");
@@ -117,6 +124,12 @@ pub fn markdown(ran: &Ran, history: &History, judged: &Judged, picture: &str) ->
     );
     for violation in judged.violations.iter().take(100) {
         let _ = writeln!(text, "- {violation}");
+    }
+    for subject in &judged.undecided {
+        let _ = writeln!(
+            text,
+            "- undecided: the search for an order of the operations on {subject} met its bound"
+        );
     }
     if judged.violations.len() > 100 {
         let _ = writeln!(text, "- and {} more", judged.violations.len() - 100);
