@@ -19,9 +19,9 @@ mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use tenure_checker::{Violation, judge};
+use tenure_checker::{History, Judged, Violation, judge};
 use tenure_client::Endpoints;
 use tenure_e2e::Dice;
 
@@ -34,16 +34,24 @@ use crate::report::Ran;
 use crate::story::Story;
 use crate::time::now;
 
+/// The file beside the report that holds everything that was judged.
+const HISTORY: &str = "history.txt";
+/// How a line of it begins that tells what was found broken by looking at more than the history: PostgreSQL's rows, a cluster
+/// that did not heal.
+const FOUND: &str = "# found ";
+
 const USAGE: &str = "\
 Breaks a real cluster and judges what its holders saw.
 
   cargo xtask chaos [--seconds S] [--nodes 3|5] [--holders H] [--seed K] [--report FOLDER]
+  cargo xtask chaos --check FILE
 
   --seconds S      how long (120)
   --nodes N        how many nodes (3)
   --holders H      how many holders that link the library; beside them run two through a host agent, and `tenure run` (3)
   --seed K         decides which faults, whom they strike and how long they last (1)
-  --report FOLDER  where report.md, timeline.svg and the logs go (target/chaos)
+  --report FOLDER  where report.md, timeline.svg, the history and the logs go (target/chaos)
+  --check FILE     breaks nothing: judges the history that an earlier run has kept (history.txt beside its report)
 
 Needs root, `ip` (iproute2), `nft` (nftables), PostgreSQL, and libfaketime for clocks that go wrong.
 TENURE_BIN names the binary to break.
@@ -71,6 +79,7 @@ fn main() -> ExitCode {
         ["descendant", process, ledger] => {
             number(process).and_then(|process| worker::descendant(process, ledger))
         }
+        ["--check", file] => check(file),
         ["--help" | "-h", ..] => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
@@ -192,20 +201,51 @@ fn run(asked: &Asked) -> Result<(), String> {
     (history.failures, history.waits, history.finals) = (failures, waits, finals);
     evidence::mark_healthy(&mut history, &hosts, &ran.faults, &ran.stood_still);
     history.deaths = evidence::deaths(&history, &deaths, &ran.faults, &ran.stood_still, ran.until);
-    let mut judged = judge(&history);
     let also = |rule, what| Violation { rule, what };
-    judged.violations.extend(ledger.wrong.into_iter().map(|what| also("fence_never_falls", what)));
-    judged.violations.extend(broken.err().map(|what| also("heals", what)));
-    let text = report::markdown(&ran, &history, &judged, "timeline.svg");
+    let mut found: Vec<Violation> =
+        ledger.wrong.into_iter().map(|what| also("fence_never_falls", what)).collect();
+    found.extend(broken.err().map(|what| also("heals", what)));
     let write =
         |name: &str, text: &str| std::fs::write(folder.join(name), text).map_err(|error| error.to_string());
+    // Before it is judged: whatever comes of that, it can be judged again.
+    let mut kept = history.to_lines();
+    found.iter().for_each(|violation| kept += &format!("{FOUND}{violation}\n"));
+    ran.faults.iter().for_each(|fault| kept += &format!("# fault {}\n", report::one_line(fault)));
+    write(HISTORY, &kept)?;
+    let mut judged = judge(&history);
+    judged.violations.extend(found);
+    let text = report::markdown(&ran, &history, &judged, "timeline.svg");
     write("report.md", &text)?;
     write("timeline.svg", &picture::svg(&ran, &history))?;
     println!("{text}");
     println!("report: {}", folder.join("report.md").display());
+    verdict(&judged)
+}
+
+fn verdict(judged: &Judged) -> Result<(), String> {
     match (judged.violations.len(), judged.undecided.len()) {
         (0, 0) => Ok(()),
-        (0, _) => Err("some histories could not be decided".into()),
+        (0, _) => Err(format!("could not be decided: {}", judged.undecided.join(", "))),
         _ => Err("rules were broken".into()),
     }
+}
+
+/// Judges what an earlier run has kept.
+fn check(file: &str) -> Result<(), String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let history = History::from_lines(&text).map_err(|why| format!("{file}: {why}"))?;
+    let began = Instant::now();
+    let judged = judge(&history);
+    let took = began.elapsed().as_secs_f64();
+    let found: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix(FOUND)).collect();
+    found.iter().for_each(|violation| println!("{violation} (found by the run itself)"));
+    judged.violations.iter().for_each(|violation| println!("{violation}"));
+    let (broken, undecided) = (judged.violations.len() + found.len(), judged.undecided.len());
+    println!(
+        "{} operations, {} permits, {} steps of fences judged in {took:.1} s: {broken} violations, {undecided} undecided",
+        history.operations.len(),
+        history.permits.len(),
+        history.fence_steps.len()
+    );
+    if found.is_empty() { verdict(&judged) } else { Err("rules were broken".into()) }
 }

@@ -60,6 +60,13 @@ pub fn say(ran: &Ran, injected: &[Injected]) {
     }
 }
 
+/// A fault as one line that is kept with the history: moments in the history's own microseconds.
+pub fn one_line(injected: &Injected) -> String {
+    let Injected { fault, whom, from, until, well, beside, .. } = injected;
+    let beside = beside.map_or(String::new(), |other| format!("; together with: {}", other.word()));
+    format!("{from} {until} {well} {} ({whom}){beside}", fault.word())
+}
+
 /// Moments of something that should happen all the time, in order.
 pub struct Pulse(Vec<u64>);
 
@@ -84,12 +91,13 @@ impl Pulse {
         Pulse(moments)
     }
 
-    /// The longest stretch without any, of those that reach into this time.
+    /// The longest stretch without any, of those that reach into this time. What of it was before is another fault's; what of it
+    /// comes after is this one's.
     pub fn longest_gap(&self, from: u64, until: u64) -> u64 {
         let first = self.0.partition_point(|at| *at < from).saturating_sub(1);
         let mut longest = 0;
         for pair in self.0[first..].windows(2).take_while(|pair| pair[0] < until) {
-            longest = longest.max(pair[1] - pair[0]);
+            longest = longest.max(pair[1].saturating_sub(pair[0].max(from)));
         }
         longest
     }
@@ -100,7 +108,7 @@ pub fn markdown(ran: &Ran, history: &History, judged: &Judged, picture: &str) ->
     let mut text = String::new();
     let verdict = match (judged.violations.len(), judged.undecided.len()) {
         (0, 0) => "no violation".to_owned(),
-        (0, many) => format!("no violation seen; {many} histories could not be decided"),
+        (0, _) => format!("no violation seen; could not be decided: {}", judged.undecided.join(", ")),
         (many, _) => format!("**{many} violations**"),
     };
     let _ = writeln!(text, "# Chaos: {verdict}\n");
@@ -117,6 +125,12 @@ pub fn markdown(ran: &Ran, history: &History, judged: &Judged, picture: &str) ->
     );
     for violation in judged.violations.iter().take(100) {
         let _ = writeln!(text, "- {violation}");
+    }
+    for subject in &judged.undecided {
+        let _ = writeln!(
+            text,
+            "- undecided: the search for an order of the operations on {subject} met its bound"
+        );
     }
     if judged.violations.len() > 100 {
         let _ = writeln!(text, "- and {} more", judged.violations.len() - 100);
@@ -164,7 +178,7 @@ fn faults(text: &mut String, ran: &Ran, history: &History) {
     row(text, "any two at a time", &[], &pairs, &pairs);
     let _ = writeln!(
         text,
-        "\n\"Store away\" is the longest that a client without leases, touched by nothing but partitions of all clients, waited for its next answer; \"no row\nwritten\" the longest in which no holder at all worked, a dead one's TTL of 3 s and those who stood still included. Of all waits that reach into\nthe time from the beginning of the fault until everything had been put right; for faults that came alone.\n"
+        "\n\"Store away\" is the longest that a client without leases, touched by nothing but partitions of all clients, waited for its next answer; \"no row\nwritten\" the longest in which no holder at all worked, a dead one's TTL of 3 s and those who stood still included. Of all waits that reach into\nthe time from the beginning of the fault until everything had been put right, counted from its beginning; for faults that came alone.\n"
     );
 }
 
@@ -225,11 +239,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gaps_that_reach_into_a_time_are_measured_whole() {
+    fn gaps_that_reach_into_a_time_are_measured_from_its_beginning_to_their_end() {
         let pulse = Pulse(vec![10, 20, 90, 100, 300, 310]);
-        assert_eq!(pulse.longest_gap(30, 40), 70, "it began before");
+        assert_eq!(pulse.longest_gap(30, 40), 60, "it began before");
+        assert_eq!(pulse.longest_gap(80, 99), 10, "most of it was before");
         assert_eq!(pulse.longest_gap(95, 120), 200, "it ended after");
-        assert_eq!(pulse.longest_gap(301, 309), 10);
+        assert_eq!(pulse.longest_gap(301, 309), 9);
         assert_eq!(pulse.longest_gap(400, 500), 0, "nothing is known");
         assert_eq!(Pulse(Vec::new()).longest_gap(0, 1), 0);
     }

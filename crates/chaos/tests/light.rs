@@ -1,6 +1,7 @@
 //! Twenty seconds of chaos, so that what is run for half an hour by hand keeps working: real nodes, a real database, faults one
 //! after another, everything judged. `TENURE_TEST_FULL=1` makes it two minutes.
 
+use std::path::Path;
 use std::process::Command;
 
 use tenure_e2e::{Lan, Scratch, scale, skipped_without, tenure_binary};
@@ -37,4 +38,30 @@ fn a_short_run_breaks_no_rule() {
     assert!(written > 20, "{report}");
     assert!(!report.contains(", 0 faults in"), "{report}");
     assert!(scratch.path().join("run/timeline.svg").is_file());
+    // What was seen is kept, and judging it again says the same.
+    let kept = scratch.path().join("run/history.txt");
+    let (status, told) = check(&kept);
+    assert!(status && told.contains(" 0 violations, 0 undecided"), "{told}");
+    let text = std::fs::read_to_string(&kept).expect("there is a history");
+    let told = check_broken(&kept, &(text + "failure 1 5 false it fell over\n"));
+    assert!(told.contains("no_one_takes_us_down: node 1 failed"), "{told}");
+}
+
+/// Judges a kept history again: whether it passed, and what was said.
+fn check(history: &Path) -> (bool, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure-chaos"))
+        .arg("--check")
+        .arg(history)
+        .output()
+        .expect("the breaker can be started");
+    let told =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    (output.status.success(), told)
+}
+
+fn check_broken(file: &Path, history: &str) -> String {
+    std::fs::write(file, history).expect("it can be written");
+    let (passed, told) = check(file);
+    assert!(!passed, "{told}");
+    told
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 pub type Time = u64;
 
 /// Everything that was seen.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// What clients asked and what they heard.
     pub operations: Vec<Operation>,
@@ -44,7 +44,7 @@ pub struct Operation {
 }
 
 /// What was asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Call {
     /// An exclusive lease of a resource, with or without a wait.
     Acquire {

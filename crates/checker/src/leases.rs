@@ -1,6 +1,6 @@
-//! One exclusive resource as a sequential object. A grant needs a token above all before it. A held resource may become free
-//! at any moment, because sessions end without anybody asking; that it does not happen *too early* is the business of
-//! `permits_never_overlap` and `healthy_holder_keeps`, and not too late that of `no_lingering_lease`.
+//! One exclusive resource as a sequential object. A grant needs a token above all before it. A held resource may
+//! become free at any moment, because sessions end without anybody asking; that it does not happen *too early* is the
+//! business of `permits_never_overlap` and `healthy_holder_keeps`, and not too late that of `no_lingering_lease`.
 
 use crate::history::{Answer, Call, Operation, Outcome};
 use crate::linear::Object;
@@ -36,41 +36,66 @@ impl Object for LeaseTable {
         Resource::default()
     }
 
-    fn after(&self, state: &Resource, operation: &Operation) -> Vec<Resource> {
-        let one = |state: Option<Resource>| state.into_iter().collect();
+    fn prepared(&self, mut operations: Vec<Operation>) -> Vec<Operation> {
+        // A look changes nothing, and what a release does may happen at any moment without one: `held` only says that
+        // it can be held, and nothing is impossible because of it.
+        operations.retain(|operation| {
+            operation.outcome != Outcome::Unknown || matches!(operation.call, Call::Acquire { .. })
+        });
+        operations
+    }
+
+    fn after(&self, state: &Resource, operation: &Operation) -> Option<Resource> {
         match (&operation.call, &operation.outcome) {
             (Call::Acquire { .. }, Outcome::Unknown) => {
-                vec![Resource { last: state.last, hidden: true, held: true }]
+                Some(Resource { last: state.last, hidden: true, held: true })
             }
             (Call::Acquire { .. }, Outcome::Answered(Answer::Granted(token))) => {
-                one((*token > state.last).then_some(Resource { last: *token, hidden: false, held: true }))
+                (*token > state.last).then_some(Resource { last: *token, hidden: false, held: true })
             }
-            (Call::Acquire { .. }, Outcome::Answered(Answer::Held)) => one(state.held.then(|| state.clone())),
-            (Call::Release { token, .. }, Outcome::Unknown) => {
-                let ours = state.held && !state.hidden && state.last == *token;
-                vec![if ours { state.free() } else { state.clone() }]
-            }
+            (Call::Acquire { .. }, Outcome::Answered(Answer::Held)) => state.held.then(|| state.clone()),
             (Call::Release { token, .. }, Outcome::Answered(Answer::Released(true))) => {
-                one(state.held.then(|| state.with_last(*token)).flatten().map(|state| state.free()))
+                state.held.then(|| state.with_last(*token)).flatten().map(|state| state.free())
             }
             (Call::Release { token, .. }, Outcome::Answered(Answer::Released(false))) => {
                 let ours = state.held && !state.hidden && state.last == *token;
-                vec![if ours { state.free() } else { state.clone() }]
+                Some(if ours { state.free() } else { state.clone() })
             }
             (Call::Look { .. }, Outcome::Answered(Answer::HeldBy(token))) => {
-                one(state.held.then(|| state.with_last(*token)).flatten())
+                state.held.then(|| state.with_last(*token)).flatten()
             }
             (Call::Look { .. }, Outcome::Answered(Answer::Free(last))) => {
-                one(state.free().with_last(last.unwrap_or(0)))
+                state.free().with_last(last.unwrap_or(0))
             }
-            // A look that was not answered changes nothing.
-            (Call::Look { .. }, Outcome::Unknown) => vec![state.clone()],
-            _ => Vec::new(),
+            _ => None,
         }
     }
 
-    fn matters(&self, unknown: &Operation) -> bool {
-        // A look changes nothing, and what a release does may happen at any moment without one.
-        matches!(unknown.call, Call::Acquire { .. })
+    fn only_looks(&self, state: &Resource, operation: &Operation) -> bool {
+        let is_told = match (&operation.call, &operation.outcome) {
+            (Call::Look { .. }, _) | (_, Outcome::Answered(Answer::Held)) => true,
+            // The lease was another's already, and is for good: tokens rise.
+            (Call::Release { token, .. }, Outcome::Answered(Answer::Released(false))) => state.last > *token,
+            _ => false,
+        };
+        // A look that finds what is known already finds nothing else later: if there is another grant, it has another
+        // token.
+        is_told && self.after(state, operation).as_ref() == Some(state)
     }
+
+    fn rank(&self, operation: &Operation) -> Option<u64> {
+        // The last token never falls. A grant raises it to its own, so it comes before everybody who saw that token,
+        // and after everybody who saw a smaller one or none.
+        match (&operation.call, &operation.outcome) {
+            (_, Outcome::Answered(Answer::Granted(token))) => token.checked_mul(2),
+            (Call::Release { token, .. }, Outcome::Answered(Answer::Released(true)))
+            | (_, Outcome::Answered(Answer::HeldBy(token))) => seen(*token),
+            (_, Outcome::Answered(Answer::Free(last))) => seen(last.unwrap_or(0)),
+            _ => None,
+        }
+    }
+}
+
+fn seen(token: u64) -> Option<u64> {
+    token.checked_mul(2)?.checked_add(1)
 }

@@ -1,6 +1,8 @@
 //! One register as a sequential object: a value, and the revision that wrote it, which only rises.
 
-use crate::history::{Answer, Call, Operation, Outcome};
+use std::collections::HashMap;
+
+use crate::history::{Answer, Call, Operation, Outcome, Time};
 use crate::linear::Object;
 
 /// A register.
@@ -45,9 +47,50 @@ impl Object for Register {
         Cell { value: None, revision: 0, exact: true }
     }
 
-    fn after(&self, cell: &Cell, operation: &Operation) -> Vec<Cell> {
-        let next = match (&operation.call, &operation.outcome) {
-            (Call::Get { .. }, Outcome::Unknown) => Some(cell.clone()),
+    /// Values are written once, so a read tells who wrote what it found.
+    ///
+    /// - A write without an answer whose value was read did happen, with the revision that was read, and before the
+    ///   first such read ended: as good as answered then.
+    /// - One whose value nobody read can only be told by a comparison. Without any, take it out of an order: every
+    ///   read found another's value, so none was between it and the next change, and that leaves what it would have
+    ///   left (a removal that now finds nothing leaves an older revision, which allows more and forbids nothing).
+    /// - A read without an answer changes nothing.
+    fn prepared(&self, operations: Vec<Operation>) -> Vec<Operation> {
+        let compares = operations.iter().any(|operation| matches!(operation.call, Call::PutIf { .. }));
+        let mut writers: HashMap<u64, u32> = HashMap::new();
+        let mut reads: HashMap<u64, (u64, Time)> = HashMap::new();
+        for operation in &operations {
+            if let Some(value) = value_of(&operation.call) {
+                *writers.entry(value).or_default() += 1;
+            }
+            if let Outcome::Answered(Answer::Value(Some((value, revision)))) = operation.outcome {
+                let first = reads.entry(value).or_insert((revision, operation.ended));
+                *first = (first.0.min(revision), first.1.min(operation.ended));
+            }
+        }
+        let tell = |mut operation: Operation| {
+            if operation.outcome != Outcome::Unknown {
+                return Some(operation);
+            }
+            match (&operation.call, value_of(&operation.call)) {
+                (Call::Get { .. }, _) => return None,
+                (_, Some(value)) if writers.get(&value) == Some(&1) => match reads.get(&value) {
+                    Some((revision, ended)) => {
+                        operation.ended = operation.invoked.max(*ended);
+                        operation.outcome = Outcome::Answered(Answer::Written(Some(*revision)));
+                    }
+                    None if !compares => return None,
+                    None => {}
+                },
+                _ => {}
+            }
+            Some(operation)
+        };
+        operations.into_iter().filter_map(tell).collect()
+    }
+
+    fn after(&self, cell: &Cell, operation: &Operation) -> Option<Cell> {
+        match (&operation.call, &operation.outcome) {
             (Call::Get { .. }, Outcome::Answered(Answer::Value(None))) => {
                 cell.value.is_none().then(|| cell.clone())
             }
@@ -80,11 +123,39 @@ impl Object for Register {
             // A refused write changes nothing; why it was refused is `fence_never_falls`' business.
             (_, Outcome::Answered(Answer::Fenced)) => Some(cell.clone()),
             _ => None,
-        };
-        next.into_iter().collect()
+        }
     }
 
-    fn matters(&self, unknown: &Operation) -> bool {
-        !matches!(unknown.call, Call::Get { .. })
+    fn only_looks(&self, cell: &Cell, operation: &Operation) -> bool {
+        // A removal that finds nothing here may find something later. A read that finds the revision that is known
+        // finds no other later: revisions rise.
+        let looks = matches!(
+            operation.outcome,
+            Outcome::Answered(Answer::Value(_) | Answer::NotEqual | Answer::Fenced)
+        );
+        looks && self.after(cell, operation).as_ref() == Some(cell)
+    }
+
+    fn rank(&self, operation: &Operation) -> Option<u64> {
+        // The revision never falls. A write raises it to its own, so it comes before everybody who read that one, and
+        // after everybody who read a smaller one. A removal may have found nothing to remove, and then raised
+        // nothing.
+        match (&operation.call, &operation.outcome) {
+            (Call::Put { .. } | Call::PutIf { .. }, Outcome::Answered(Answer::Written(Some(revision)))) => {
+                revision.checked_mul(2)
+            }
+            (Call::Get { .. }, Outcome::Answered(Answer::Value(Some((_, revision))))) => {
+                revision.checked_mul(2)?.checked_add(1)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What a call writes.
+fn value_of(call: &Call) -> Option<u64> {
+    match call {
+        Call::Put { value, .. } | Call::PutIf { value, .. } => Some(*value),
+        _ => None,
     }
 }

@@ -68,8 +68,7 @@ pub fn linearizable(history: &History) -> Judged {
     }
     let mut judged = Judged::default();
     for ((is_lease, subject), operations) in subjects {
-        let verdict =
-            if is_lease { search(&LeaseTable, &operations) } else { search(&Register, &operations) };
+        let verdict = if is_lease { search(&LeaseTable, operations) } else { search(&Register, operations) };
         match verdict {
             Verdict::Linearizable => {}
             Verdict::Undecided => judged.undecided.push(subject),

@@ -1,5 +1,5 @@
-//! Histories that were broken by hand, each of which must be rejected by the rule that it breaks, and honest ones beside
-//! them, which must not.
+//! Histories that were broken by hand, each of which must be rejected by the rule that it breaks, and honest ones
+//! beside them, which must not.
 
 use std::sync::Arc;
 
@@ -217,6 +217,175 @@ fn two_compare_and_sets_on_one_revision_are_rejected() {
             told(2, put_if(3), (2, 9), Answer::Written(None)),
         ]),
     );
+}
+
+// What follows is fed to each of the rules that keep the search short (`linear.rs`): an honest history that needs
+// care there, and beside it one that is broken at that very place.
+
+#[test]
+fn looks_in_the_order_of_their_tokens_pass_and_in_no_other() {
+    let looks = |first, second| {
+        operations(vec![
+            told(1, acquire(), (0, 1), Answer::Granted(1)),
+            told(2, acquire(), (2, 20), Answer::Granted(2)),
+            told(3, look(), (3, 4), Answer::HeldBy(first)),
+            told(3, look(), (5, 6), Answer::HeldBy(second)),
+        ])
+    };
+    accepted(&looks(1, 2));
+    rejected_by("linearizable", &looks(2, 1));
+}
+
+#[test]
+fn reads_in_the_order_of_their_revisions_pass_and_in_no_other() {
+    let reads = |first, second| {
+        operations(vec![
+            told(1, put(1), (0, 1), Answer::Written(Some(5))),
+            told(2, put(2), (2, 20), Answer::Written(Some(6))),
+            told(3, get(), (3, 4), Answer::Value(Some(first))),
+            told(3, get(), (5, 6), Answer::Value(Some(second))),
+        ])
+    };
+    accepted(&reads((1, 5), (2, 6)));
+    rejected_by("linearizable", &reads((2, 6), (1, 5)));
+    // Two writes that say they have one revision.
+    let doubled = |revision| {
+        operations(vec![
+            told(1, put(1), (0, 9), Answer::Written(Some(5))),
+            told(2, put(2), (0, 9), Answer::Written(Some(revision))),
+        ])
+    };
+    accepted(&doubled(6));
+    rejected_by("linearizable", &doubled(5));
+}
+
+#[test]
+fn a_removal_is_not_taken_for_a_look_where_it_would_find_nothing() {
+    let removed = |seen| {
+        operations(vec![
+            told(1, put(3), (13, 19), Answer::Written(Some(1))),
+            told(2, Call::Delete { key: name("k") }, (18, 24), Answer::Written(Some(2))),
+            told(3, get(), (25, 26), Answer::Value(seen)),
+        ])
+    };
+    accepted(&removed(None));
+    accepted(&removed(Some((3, 1))));
+    // Nobody put it back.
+    let mut history = removed(None);
+    history.operations.push(told(3, get(), (27, 28), Answer::Value(Some((3, 1)))));
+    rejected_by("linearizable", &history);
+}
+
+#[test]
+fn a_release_is_not_taken_for_a_look_before_its_lease_was_granted() {
+    let released = |seen| {
+        operations(vec![
+            told(1, acquire(), (0, 20), Answer::Granted(1)),
+            told(2, release(1), (10, 30), Answer::Released(false)),
+            told(3, acquire(), (31, 32), seen),
+        ])
+    };
+    accepted(&released(Answer::Granted(2)));
+    // It can have come before the grant, as far as these moments go.
+    accepted(&released(Answer::Held));
+    let mut history = released(Answer::Held);
+    history.operations[1].invoked = 21;
+    rejected_by("linearizable", &history);
+}
+
+#[test]
+fn unheard_calls_stand_for_each_other_but_not_for_more_than_they_are() {
+    let grants = |second_called, second_seen| {
+        operations(vec![
+            unheard(1, acquire(), 0),
+            unheard(1, acquire(), second_called),
+            told(2, look(), (5, 6), Answer::HeldBy(4)),
+            told(2, look(), second_seen, Answer::HeldBy(6)),
+        ])
+    };
+    accepted(&grants(20, (30, 31)));
+    rejected_by("linearizable", &grants(20, (10, 11)));
+    accepted(&grants(8, (10, 11)));
+}
+
+#[test]
+fn an_unheard_acquire_is_granted_once() {
+    let again = |answer| {
+        operations(vec![
+            unheard(1, acquire(), 0),
+            told(2, acquire(), (5, 6), Answer::Held),
+            told(2, look(), (7, 8), Answer::HeldBy(4)),
+            told(2, look(), (9, 10), Answer::Free(Some(4))),
+            told(2, acquire(), (11, 12), answer),
+        ])
+    };
+    accepted(&again(Answer::Granted(5)));
+    rejected_by("linearizable", &again(Answer::Held));
+    let mut history = again(Answer::Held);
+    history.operations.push(unheard(3, acquire(), 3));
+    accepted(&history);
+}
+
+#[test]
+fn an_unheard_acquire_is_not_wasted_where_another_explains_as_much() {
+    // The refusal can be explained by either grant, the look by the unheard one alone.
+    let seen = |also: Option<u64>| {
+        let mut all = vec![
+            unheard(1, acquire(), 0),
+            told(2, acquire(), (1, 9), Answer::Held),
+            told(3, acquire(), (2, 8), Answer::Granted(3)),
+            told(3, release(3), (10, 11), Answer::Released(true)),
+            told(2, look(), (20, 21), Answer::HeldBy(7)),
+        ];
+        all.extend(also.map(|token| told(2, look(), (30, 31), Answer::HeldBy(token))));
+        operations(all)
+    };
+    accepted(&seen(None));
+    rejected_by("linearizable", &seen(Some(9)));
+}
+
+#[test]
+fn an_unheard_write_that_was_read_is_judged_as_if_it_had_been_answered() {
+    let read = |called, found, later| {
+        operations(vec![
+            unheard(1, put(1), called),
+            told(2, get(), (10, 11), Answer::Value(Some((1, found)))),
+            told(2, put(2), (12, 13), Answer::Written(Some(7))),
+            told(2, get(), (14, 15), Answer::Value(Some(later))),
+        ])
+    };
+    accepted(&read(0, 5, (2, 7)));
+    // Read before it was called; written at a revision above the next one's; there again after that.
+    rejected_by("linearizable", &read(12, 5, (2, 7)));
+    rejected_by("linearizable", &read(0, 8, (2, 7)));
+    rejected_by("linearizable", &read(0, 5, (1, 5)));
+    // One write at two revisions.
+    let mut history = read(0, 5, (2, 7));
+    history.operations.insert(1, told(3, get(), (8, 9), Answer::Value(Some((1, 4)))));
+    rejected_by("linearizable", &history);
+}
+
+#[test]
+fn an_unheard_write_that_nobody_read_excuses_nothing() {
+    let lost = |seen| {
+        operations(vec![
+            told(1, put(1), (0, 1), Answer::Written(Some(2))),
+            unheard(1, put(9), 2),
+            told(2, get(), (5, 6), Answer::Value(seen)),
+        ])
+    };
+    accepted(&lost(Some((1, 2))));
+    rejected_by("linearizable", &lost(None));
+    rejected_by("linearizable", &lost(Some((1, 3))));
+    // Only who compares can tell that it happened.
+    let put_if = |value| Call::PutIf { key: name("k"), value, revision: 0 };
+    let compared = |others: Vec<Operation>| {
+        let not_equal = told(2, put_if(7), (5, 6), Answer::NotEqual);
+        operations(others.into_iter().chain([not_equal]).collect())
+    };
+    accepted(&compared(vec![unheard(1, put(9), 2)]));
+    rejected_by("linearizable", &compared(vec![]));
+    rejected_by("linearizable", &compared(vec![unheard(1, put(9), 7)]));
 }
 
 #[test]

@@ -49,6 +49,11 @@ fn write_directory(folder: &Path) {
     assert_eq!(acquire("shard/7", json!({})), 1);
     assert_eq!(acquire("settlement/cron", json!({})), 2);
     assert_eq!(acquire("api/quota", json!({"mode": {"slots": 3}})), 3);
+    assert_eq!(acquire("ledger/writer", json!({"fences": ["postgres:ledger"]})), 4);
+    let arm = json!({"fence": "postgres:ledger", "token": 4});
+    http.post("/v1/fences/ledger/writer:arm", &arm).expect(200);
+    let refused = json!({"fence": "postgres:ledger", "presented": 1, "seen": 4, "count": 2});
+    http.post("/v1/fences/ledger/writer:refused", &refused).expect(200);
     http.post("/v1/leases/shard/7:release", &json!({ "session": session })).expect(200);
     let guarded = json!({"value": "row 4711", "resource": "settlement/cron", "token": 2});
     http.put("/v1/registers/settlement/cursor", &guarded).expect(200);
@@ -60,7 +65,7 @@ fn write_directory(folder: &Path) {
     });
     // Only the log knows of what comes now.
     let body = json!({ "session": session });
-    assert_eq!(http.post("/v1/leases/late/lease:acquire", &body).expect(200)["token"], 4);
+    assert_eq!(http.post("/v1/leases/late/lease:acquire", &body).expect(200)["token"], 5);
     http.put("/v1/registers/config/colour", &json!({"value": "the last shade"})).expect(200);
     runtime.block_on(server.stop());
 }
@@ -73,7 +78,9 @@ fn assert_readable(folder: &Path) {
     node.spawn();
     node.wait_ready();
     let mut http = node.http();
-    for (resource, token) in [("settlement/cron", 2), ("api/quota", 3), ("late/lease", 4)] {
+    for (resource, token) in
+        [("settlement/cron", 2), ("api/quota", 3), ("ledger/writer", 4), ("late/lease", 5)]
+    {
         let lease = http.get(&format!("/v1/leases/{resource}")).expect(200);
         let holder = &lease["holders"][0];
         assert_eq!((&lease["state"], &holder["token"]), (&json!("held"), &json!(token)), "{lease}");
@@ -87,6 +94,9 @@ fn assert_readable(folder: &Path) {
     assert_eq!(cursor["value"], "row 4711", "{cursor}");
     let colour = http.get("/v1/registers/config/colour").expect(200);
     assert_eq!((&colour["value"], &colour["version"]), (&json!("the last shade"), &json!(81)), "{colour}");
+    let fences = http.get("/v1/fences/ledger/writer").expect(200);
+    let fence = &fences["fences"][0];
+    assert_eq!((&fence["armed"][0]["token"], &fence["refused"]), (&json!(4), &json!(2)), "{fences}");
     // The guard is remembered, and so is who may pass it.
     let stale = json!({"value": "row 1", "resource": "settlement/cron", "token": 1});
     assert_eq!(http.put("/v1/registers/settlement/cursor", &stale).status, 412);
@@ -95,7 +105,7 @@ fn assert_readable(folder: &Path) {
     // A slot of three is taken: the kind of the resource is remembered, too.
     let quota = json!({"holder": "other", "ttl_ms": TTL_MS, "mode": {"slots": 3}});
     let slot = http.post("/v1/leases/api/quota:acquire", &quota).expect(200);
-    assert_eq!(slot["token"], 5, "the next token is above every other: {slot}");
+    assert_eq!(slot["token"], 6, "the next token is above every other: {slot}");
 }
 
 fn copy(from: &Path, to: &Path) {
