@@ -4,10 +4,16 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure_e2e::{Cluster, Heart, Http, Lan, Promised, Side, Workers, alone, assert_kept, scale, until};
+use tenure_e2e::{
+    Cluster, Heart, Http, Lan, Promised, Side, Workers, alone, assert_kept, block_on, client, scale, until,
+};
 
 /// How long a call may take: longer than an election, shorter than anybody's patience.
 const CALL_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long the client library stays with a node that answers nothing, and when this test stops waiting for it.
+const LIBRARY_PATIENCE: Duration = Duration::from_millis(3_500);
+const COMMAND_GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
 
 /// How long the others may take to serve, and everybody after the network is whole again. The measure is that of the
 /// full run; a machine that compiles at the same time is given more.
@@ -120,6 +126,37 @@ fn a_leader_without_peers_promises_nothing() {
     );
     assert!(elsewhere < service_within(), "without service for {elsewhere:?}");
     assert!(healed < service_within(), "not served for {healed:?} after healing");
+}
+
+/// The client library has its stream at the leader, which refuses nothing and answers nothing: commands must not wait there
+/// for as long as the cut lasts, which here is until they are answered.
+#[test]
+fn a_leader_without_peers_does_not_keep_commands() {
+    if Lan::missing("a_leader_without_peers_does_not_keep_commands") {
+        return;
+    }
+    let _turn = alone();
+    let cluster = Cluster::start_in("kept", Lan::new(3));
+    let leader = cluster.leader();
+    let leader_first: Vec<String> =
+        cluster.addresses_from(leader - 1).iter().map(ToString::to_string).collect();
+    let (granted, released) = block_on(async {
+        let client = client(&leader_first.join(","));
+        let session = client.session().ttl(Duration::from_secs(30)).open().await.expect("opened");
+        let before = session.acquire("before").await.expect("granted");
+        cluster.lan().cut(leader, Side::Peers);
+        let started = Instant::now();
+        let lease = tokio::time::timeout(COMMAND_GIVEN_UP_AFTER, session.acquire("meanwhile")).await;
+        lease.expect("another node is asked").expect("granted").permit().map(drop).expect("held");
+        let granted = started.elapsed();
+        before.release().await.expect("released");
+        (granted, started.elapsed() - granted)
+    });
+    println!(
+        "leader without peers: a command was answered elsewhere after {granted:?}, the next after {released:?}"
+    );
+    assert!(granted < LIBRARY_PATIENCE + service_within(), "a command waited for {granted:?}");
+    assert!(released < service_within(), "the next one waited for {released:?}");
 }
 
 /// Cut off from its clients, but not from its peers: it goes on leading, and the others serve through it.

@@ -3,7 +3,8 @@
 //!
 //! Commands are numbered by their sessions, so sending one twice does what sending it once does. Hence there is one
 //! rule for every trouble: attach the sessions again, wherever there is a node, and send again whatever is
-//! unanswered. What is not numbered (a register written by nobody) is sent once, and if it stays unanswered that is said.
+//! unanswered. Silence is trouble too: a node that answers nothing may be a leader without a quorum. What is not numbered (a
+//! register written by nobody) is sent once, and if it stays unanswered that is said.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -35,6 +36,23 @@ const FRAMES_PER_MESSAGE_MAX: usize = 512;
 const CREDITS_OWED_MAX: u32 = 256;
 /// Passing refusals in a row after which another endpoint is tried.
 const REFUSALS_IN_A_ROW_MAX: u32 = 3;
+/// How long a node may leave everything unanswered that it was sent before another endpoint is tried. A leader that has lost
+/// its quorum does so for as long as it is cut off: it refuses nothing, answers every ping, and its entries never commit.
+///
+/// No command waits that long where all is well. Every frame is answered when its entry has been applied, an acquire that has
+/// to wait too: "queued" is its answer, and the grant is a push. So this has to be longer than what a node that will answer
+/// may need, which is an election (0.6 s and a few round trips) and a disk that is slow to sync, and not much longer. To be
+/// wrong costs little: a command is done once however often it is sent. Only what has no number and was sent is then told to
+/// its caller as unknown, which is the truth about it.
+///
+/// Pushes and pings do not count as answers: they say that somebody is there, not that commands come through.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+/// Silence is counted in steps of this length, so that a process that was stopped has slept through one step and not through
+/// all of them, and takes in what came meanwhile before it judges.
+const SILENCE_STEP: Duration = Duration::from_millis(250);
+/// How often the patience is doubled when no endpoint at all answers: all of them may be slow, and what is sent again and again
+/// would make them slower.
+const PATIENCE_DOUBLINGS_MAX: u32 = 3;
 
 /// Where commands are handed in.
 pub(super) struct Commands(mpsc::UnboundedSender<ToStream>);
@@ -88,6 +106,12 @@ struct Driver {
     /// What the server has sent since it was last told of room.
     owed: u32,
     refusals: u32,
+    /// Frames sent on this stream that have no answer yet.
+    awaited: u64,
+    /// Steps in a row at whose end something was awaited and nothing had been answered.
+    silence: u32,
+    /// Streams in a row that were left because they were silent.
+    silent: u32,
     /// Frames and sessions that were refused for the moment.
     resting: Vec<u64>,
     backoff: Backoff,
@@ -149,6 +173,9 @@ impl Driver {
             window: 0,
             owed: 0,
             refusals: 0,
+            awaited: 0,
+            silence: 0,
+            silent: 0,
             resting: Vec::new(),
             backoff: Backoff::new(BACKOFF_FIRST, BACKOFF_MAX),
             connected_before: false,
@@ -182,9 +209,15 @@ impl Driver {
         let endpoint = &self.endpoints[self.at];
         let channel = connect(endpoint, &self.dialer).await?;
         let (outbox, waiting) = mpsc::channel(MESSAGES_WAITING_MAX);
-        let opened = StreamClient::new(channel).commands(frames::outgoing(waiting)).await;
-        let inbound = opened.map_err(|status| failure(endpoint, &status))?.into_inner();
-        Ok((outbox, inbound))
+        let mut client = StreamClient::new(channel);
+        let opening = client.commands(frames::outgoing(waiting));
+        match tokio::time::timeout(self.patience(), opening).await {
+            Ok(opened) => {
+                let inbound = opened.map_err(|status| failure(endpoint, &status))?.into_inner();
+                Ok((outbox, inbound))
+            }
+            Err(_) => Err(self.left_in_silence()),
+        }
     }
 
     /// Everything starts over on the next stream.
@@ -192,6 +225,8 @@ impl Driver {
         self.window = 0;
         self.owed = 0;
         self.refusals = 0;
+        self.awaited = 0;
+        self.silence = 0;
         self.resting.clear();
         self.sessions.values_mut().for_each(|member| member.attached = Attached::No);
         let lost: Vec<u64> = self
@@ -224,6 +259,7 @@ impl Driver {
         }
         let endpoint = self.endpoints[self.at].clone();
         let mut rest = None;
+        let mut step = None;
         loop {
             if rest.is_none() && self.is_resting() {
                 let delay = self.backoff.next_delay(crate::retry::roll());
@@ -237,6 +273,9 @@ impl Driver {
                 room.send(message);
             }
             let full = outbox.capacity() == 0;
+            if step.is_none() && self.is_owed_an_answer() {
+                step = Some(Box::pin(tokio::time::sleep(SILENCE_STEP)));
+            }
             tokio::select! {
                 biased;
                 told = inbound.message() => match told {
@@ -256,6 +295,12 @@ impl Driver {
                 () = over(&mut rest) => {
                     rest = None;
                     self.rested();
+                }
+                () = over(&mut step) => {
+                    step = None;
+                    if self.is_silent_for_too_long() {
+                        return Left::Broken(self.left_in_silence());
+                    }
                 }
             }
             // All that has come goes out together.
@@ -344,6 +389,7 @@ impl Driver {
         held_back.append(&mut self.to_send);
         self.to_send = held_back;
         self.window -= message.frames.len() as u64;
+        self.awaited += message.frames.len() as u64;
         if self.owed >= CREDITS_OWED_MAX || (self.owed > 0 && !message.frames.is_empty()) {
             message.credits = std::mem::take(&mut self.owed);
         }
@@ -356,12 +402,17 @@ impl Driver {
         for frame in told.frames {
             let session = SessionNumber::new(frame.session);
             match (frame.frame, frame.content) {
-                (_, None) | (None, Some(Content::Welcome(_))) => {}
+                (_, None) => {}
+                (None, Some(Content::Welcome(_))) => self.silence = 0,
                 (None, Some(Content::Missed(_))) => {
                     self.sessions.values().for_each(|member| (member.ear)(News::Missed));
                 }
                 (None, Some(push)) => self.pushed(session, push),
-                (Some(frame), Some(answer)) => self.answered(frame, session, answer)?,
+                (Some(frame), Some(answer)) => {
+                    self.awaited = self.awaited.saturating_sub(1);
+                    self.silence = 0;
+                    self.answered(frame, session, answer)?;
+                }
             }
         }
         Ok(())
@@ -411,6 +462,7 @@ impl Driver {
             }
             outcome => {
                 self.refusals = 0;
+                self.silent = 0;
                 self.backoff.reset();
                 let pending = self.unanswered.remove(&frame).expect("it was just found");
                 let outcome = outcome.map_err(|error| pending.judge(error));
@@ -431,6 +483,31 @@ impl Driver {
             return Err(CallError::Refused(error));
         }
         Ok(())
+    }
+
+    /// Whether the server is to say something: the answer to a frame, or that there is room for those that wait. It says
+    /// the latter first of all, so a stream without any room is one that was not welcomed.
+    fn is_owed_an_answer(&self) -> bool {
+        self.awaited > 0 || self.window == 0
+    }
+
+    /// Takes in that a step has passed.
+    fn is_silent_for_too_long(&mut self) -> bool {
+        self.silence = if self.is_owed_an_answer() { self.silence + 1 } else { 0 };
+        // The first step may have begun before anything was owed.
+        SILENCE_STEP * self.silence > self.patience()
+    }
+
+    /// How long this endpoint may be silent. Every further round in which none of them answers has twice the patience.
+    fn patience(&self) -> Duration {
+        let rounds = self.silent / u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
+        ANSWER_WITHIN * (1 << rounds.min(PATIENCE_DOUBLINGS_MAX))
+    }
+
+    fn left_in_silence(&mut self) -> CallError {
+        let why = format!("nothing was answered for {:?}", self.patience());
+        self.silent = self.silent.saturating_add(1);
+        unanswered(&self.endpoints[self.at], &why)
     }
 
     fn is_resting(&self) -> bool {

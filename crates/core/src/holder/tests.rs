@@ -292,6 +292,20 @@ fn an_incomplete_list_holds_the_deadline_until_the_store_was_asked() {
 }
 
 #[test]
+fn a_deadline_that_waited_for_the_list_moves_nothing_back() {
+    let mut holder = holder();
+    let first = holder.transmit(at(3_000), MIDDLE);
+    let news = RenewalNews { incomplete: true, ..RenewalNews::default() };
+    assert_eq!(holder.renewed(&renewed_with(first, news), at(3_100)), Taken::AskForLeases);
+    // The list is slow; the next renewal is answered before it comes.
+    let second = holder.transmit(at(6_000), MIDDLE);
+    holder.renewed(&renewed(second), at(6_100));
+    assert_eq!(holder.remaining(at(6_100)), ms(9_700));
+    holder.listed(&[token(1)], at(3_110), at(6_200));
+    assert_eq!(holder.remaining(at(6_200)), ms(9_600), "still counted from the second");
+}
+
+#[test]
 fn an_unknown_session_is_expired_if_we_had_stopped_and_lost_if_not() {
     let mut stopped = holder();
     assert_eq!(stopped.renewed(&RenewalAnswer::UnknownSession, at(11_000)), Taken::SessionEnded);
@@ -346,6 +360,16 @@ fn from_the_sending_of_a_release_on_there_is_no_permit_unless_it_was_refused() {
     assert_eq!(refusal(&holder, 1_000), NoPermit::Ended(LeaseEnd::Transferred));
     holder.forget(token(1));
     assert_eq!(refusal(&holder, 1_000), NoPermit::Unknown);
+}
+
+#[test]
+fn from_the_sending_of_a_close_on_no_lease_gives_a_permit() {
+    let mut holder = holder();
+    holder.granted(&grant(2, Mode::Exclusive), &[], at(200));
+    holder.give_back_all().unwrap();
+    // Its answer may be lost, and both leases another's by now.
+    assert_eq!(refusal(&holder, 1_000), NoPermit::GivingBack);
+    assert_eq!(holder.permit(token(2), at(1_000), Duration::ZERO).unwrap_err(), NoPermit::GivingBack);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What the driver says of commands whose answers never came. It is driven by hand, without a network: what it would send is
-//! looked at, and what a server would say is put in.
+//! looked at, and what a server would say is put in. Streams on which nothing is said are in `silence.rs`.
+
+mod silence;
 
 use std::sync::{Arc, Mutex};
 
