@@ -33,6 +33,8 @@ pub struct Member {
     pub power_goes: Option<u64>,
     /// It has no place here any more, or will have none: it lost its disk, or is being removed.
     pub leaving: bool,
+    /// It lost its disk, and with it all that it had promised.
+    pub wiped: bool,
     /// The last of its entries that a snapshot covers, as last seen.
     pub snapshot: Option<u64>,
     /// It lacks entries up to this one, and the leader has removed them from its log.
@@ -72,6 +74,7 @@ impl Member {
             excused: false,
             power_goes: None,
             leaving: false,
+            wiped: false,
             snapshot: None,
             behind: None,
             config,

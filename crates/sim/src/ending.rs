@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tenure_checker::{Answer, Call, Failure, Final, Outcome as Came, judge};
+use tenure_checker::{Answer, Call, Failure, Final, Outcome as Came, Violation, judge};
 use tenure_core::RegisterKey;
 
 use crate::net::Tick;
@@ -58,7 +58,13 @@ impl Run {
         coverage.operations = history.operations.len() as u64;
         coverage.unknown = history.operations.iter().filter(|op| op.outcome == Came::Unknown).count() as u64;
         coverage.deaths = history.deaths.iter().filter(|death| death.freed.is_some()).count() as u64;
-        let judged = judge(&history);
+        let mut judged = judge(&history);
+        // It would count towards quorums with what it has forgotten. That seldom costs anything within one run, so it is not
+        // left to what clients see.
+        judged.violations.extend(self.let_in.into_iter().map(|(node, at)| Violation {
+            rule: "acknowledged_is_kept",
+            what: format!("voter {node} had lost its disk and was let in again, seen at {} us", at * 1_000),
+        }));
         Outcome {
             seed,
             hash,

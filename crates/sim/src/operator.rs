@@ -88,6 +88,7 @@ impl Run {
         let wiped = self.members.get_mut(&node).expect("it is a member");
         wiped.end(now, &self.net, Some(seed), Some(now + self.dice.within(100, 1_000)));
         wiped.disk = SimDisk::new();
+        wiped.wiped = true;
         self.exchange(node, new, Order::RemoveFirst);
     }
 

@@ -95,6 +95,8 @@ pub struct Run {
     pub revoked: Arc<AtomicBool>,
     /// What is said on one stream may be said again on another; so every write has a number.
     pub repeats: bool,
+    /// Nodes that had lost their disk and were given entries under their old number, and when that was first seen.
+    pub let_in: BTreeMap<u64, Tick>,
     storage: Storage,
     calm: Arc<AtomicBool>,
     /// Clients that asked to stand still, and until when.
@@ -232,6 +234,7 @@ impl Run {
             exchanges: Vec::new(),
             revoked: Arc::default(),
             repeats,
+            let_in: BTreeMap::new(),
             storage,
             calm,
             naps: Vec::new(),
@@ -352,6 +355,9 @@ impl Run {
                         .collect();
                     (machine.entries(), seen)
                 });
+                if member.wiped && entries > 0 {
+                    self.let_in.entry(member.node).or_insert(now);
+                }
                 let status = node.status();
                 let (role, term) = (status.replica.role, status.replica.term);
                 self.record
