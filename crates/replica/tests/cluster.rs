@@ -392,16 +392,22 @@ async fn a_newcomer_that_cannot_take_the_log_is_not_called_ready() {
     cluster.start(4).await;
     let identity = cluster.nodes[&4].status().identity;
     cluster.disks[&4].fail_syncs_after(Some(0));
-    let (leader, _) = cluster.leader().await;
-    let lead = cluster.nodes[&leader].clone();
-    let adding = tokio::spawn(async move { lead.add_learner(4, address(4), identity).await });
-    let lead = cluster.nodes[&leader].clone();
-    cluster.until(|| lead.status().learners == [4]).await;
+    let nodes: Vec<_> = cluster.nodes.values().cloned().collect();
+    let adding = tokio::spawn(async move {
+        // Leadership may move on while it waits: then whoever leads is asked again.
+        for lead in nodes.iter().cycle() {
+            if lead.add_learner(4, address(4), identity.clone()).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    cluster.until(|| cluster.nodes.values().any(|node| node.status().learners == [4])).await;
     cluster.write(b"while it waits", &[4]).await;
     assert!(!adding.is_finished(), "it has not taken a single entry");
     // What stopped it was its disk, and only for a while: nothing of the failed attempts is in its way.
     cluster.disks[&4].fail_syncs_after(None);
-    adding.await.expect("no panic").expect("it learns");
+    tokio::time::timeout(LONG, adding).await.expect("it learns in time").expect("no panic");
     assert_eq!(cluster.agreed().await.len(), 2);
     cluster.stop().await;
 }

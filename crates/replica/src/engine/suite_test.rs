@@ -10,6 +10,8 @@ use crate::disk::SimDisk;
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Meter, Queue, Writer};
 use openraft::StorageError;
+use openraft::alias::VoteOf;
+use openraft::storage::RaftLogStorage;
 use openraft::testing::log::{StoreBuilder, Suite};
 use parking_lot::RwLock;
 use std::io::{self, Read, Write};
@@ -51,36 +53,54 @@ struct Fresh(Execution);
 
 impl StoreBuilder<Types, LogStore, Applier, ()> for Fresh {
     async fn build(&self) -> Result<((), LogStore, Applier), StorageError<Types>> {
-        let mut config = Config::single(1);
-        config.log.segment_bytes = 64 << 10;
-        let disk = Arc::new(SimDisk::new());
-        let (directory, lock) =
-            DataDir::open(disk.clone(), 1, &Entropy::from_source(|| 1)).expect("an empty disk opens");
-        let store = SnapshotStore::open(disk.clone()).expect("an empty disk opens");
-        let meter = Meter::new(u64::MAX);
-        let failure = watch::channel(None).0;
-        let recovered = wal::recover(&*disk, directory.salt(), 1 << 20).expect("an empty disk opens");
-        let log = recovered.log.clone();
-        let stopwatch = Stopwatch::default();
-        let writer = Writer::new(
-            disk.clone(),
-            config.log,
-            self.0,
-            stopwatch,
-            meter.clone(),
-            failure.clone(),
-            recovered,
-        );
-        let (queue, _) = Queue::start(writer.expect("a segment"), disk, self.0, lock).expect("a writer");
-        let machine = Arc::new(RwLock::new(Count::default()));
-        let applied = watch::channel(None).0;
-        let applier = Applier::new(machine, store, self.0, meter, applied, failure);
-        Ok(((), LogStore::new(log, queue, self.0), applier))
+        let (log, applier) = stores_on(&Arc::new(SimDisk::new()), self.0);
+        Ok(((), log, applier))
     }
+}
+
+/// A log and a machine on an empty disk.
+fn stores_on(disk: &Arc<SimDisk>, execution: Execution) -> (LogStore, Applier) {
+    let mut config = Config::single(1);
+    config.log.segment_bytes = 64 << 10;
+    let (directory, lock) =
+        DataDir::open(disk.clone(), 1, &Entropy::from_source(|| 1)).expect("an empty disk opens");
+    let store = SnapshotStore::open(disk.clone()).expect("an empty disk opens");
+    let meter = Meter::new(u64::MAX);
+    let failure = watch::channel(None).0;
+    let recovered = wal::recover(&**disk, directory.salt(), 1 << 20).expect("an empty disk opens");
+    let log = recovered.log.clone();
+    let stopwatch = Stopwatch::default();
+    let writer = Writer::new(
+        disk.clone(),
+        config.log,
+        execution,
+        stopwatch,
+        meter.clone(),
+        failure.clone(),
+        recovered,
+    );
+    let (queue, _) =
+        Queue::start(writer.expect("a segment"), disk.clone(), execution, lock).expect("a writer");
+    let machine = Arc::new(RwLock::new(Count::default()));
+    let applied = watch::channel(None).0;
+    let applier = Applier::new(machine, store, execution, meter, applied, failure);
+    (LogStore::new(log, queue, execution), applier)
 }
 
 #[tokio::test]
 async fn the_store_does_what_the_engine_relies_on() {
     Suite::test_all(Fresh(Execution::Threads)).await.expect("on a thread");
     Suite::test_all(Fresh(Execution::Tasks)).await.expect("as a task");
+}
+
+#[tokio::test]
+async fn a_vote_that_is_not_durable_is_not_given() {
+    for execution in [Execution::Threads, Execution::Tasks] {
+        let disk = Arc::new(SimDisk::new());
+        let (mut log, _applier) = stores_on(&disk, execution);
+        disk.fail_syncs_after(Some(0));
+        let promised = log.save_vote(&VoteOf::<Types>::new(7, 1)).await;
+        promised.expect_err("a restart forgets it, and would promise the same term to another");
+        assert_eq!(log.read_vote().await.expect("it is kept in memory"), None);
+    }
 }
