@@ -188,10 +188,11 @@ async fn a_wait_that_times_out_says_who_has_it() {
 #[test]
 fn a_blocked_runtime_keeps_its_lease() {
     let node = Node::start();
-    let client = node.client();
     let ttl = Duration::from_secs(1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
+        // Made in here, where a heart that ran wherever it was started would be the application's.
+        let client = node.client();
         let session = client.session().ttl(ttl).open().await.expect("opened");
         let lease = session.acquire("r").await.expect("granted");
         let token = lease.permit().expect("held").token();

@@ -166,7 +166,9 @@ fn many_sessions_ride_in_one_message_per_tick() {
     let node = Node::start("agent-many");
     let agent = Agent::start("agent-many", &node);
     let idle = agent.cost_over(idle_for);
-    let clients: Vec<Client> = (0..5).map(|_| Client::connect(&agent.endpoints(&node))).collect();
+    // As many as it takes for their messages, passed on one by one, to be more than there are ticks.
+    let clients: Vec<Client> =
+        (0..if full { 5 } else { 100 }).map(|_| Client::connect(&agent.endpoints(&node))).collect();
     block_on(async {
         let open = open_all(&clients, sessions, ttl).await;
         let (stopped, _) = start_holder(&agent, &node, ttl);

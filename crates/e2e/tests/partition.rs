@@ -128,8 +128,8 @@ fn a_leader_without_peers_promises_nothing() {
     assert!(healed < service_within(), "not served for {healed:?} after healing");
 }
 
-/// The client library has its stream at the leader, which refuses nothing and answers nothing: commands must not wait there
-/// for as long as the cut lasts, which here is until they are answered.
+/// The client library has its stream at the leader, which refuses nothing and answers nothing: commands must not wait
+/// there for as long as the cut lasts, which here is until they are answered.
 #[test]
 fn a_leader_without_peers_does_not_keep_commands() {
     if Lan::missing("a_leader_without_peers_does_not_keep_commands") {

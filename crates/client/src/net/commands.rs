@@ -3,8 +3,8 @@
 //!
 //! Commands are numbered by their sessions, so sending one twice does what sending it once does. Hence there is one
 //! rule for every trouble: attach the sessions again, wherever there is a node, and send again whatever is
-//! unanswered. Silence is trouble too: a node that answers nothing may be a leader without a quorum. What is not numbered (a
-//! register written by nobody) is sent once, and if it stays unanswered that is said.
+//! unanswered. Silence is trouble too: a node that answers nothing may be a leader without a quorum. What is not
+//! numbered (a register written by nobody) is sent once, and if it stays unanswered that is said.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -36,22 +36,23 @@ const FRAMES_PER_MESSAGE_MAX: usize = 512;
 const CREDITS_OWED_MAX: u32 = 256;
 /// Passing refusals in a row after which another endpoint is tried.
 const REFUSALS_IN_A_ROW_MAX: u32 = 3;
-/// How long a node may leave everything unanswered that it was sent before another endpoint is tried. A leader that has lost
-/// its quorum does so for as long as it is cut off: it refuses nothing, answers every ping, and its entries never commit.
+/// How long a node may leave everything unanswered that it was sent before another endpoint is tried. A leader that
+/// has lost its quorum does so for as long as it is cut off: it refuses nothing, answers every ping, and its entries
+/// never commit.
 ///
-/// No command waits that long where all is well. Every frame is answered when its entry has been applied, an acquire that has
-/// to wait too: "queued" is its answer, and the grant is a push. So this has to be longer than what a node that will answer
-/// may need, which is an election (0.6 s and a few round trips) and a disk that is slow to sync, and not much longer. To be
-/// wrong costs little: a command is done once however often it is sent. Only what has no number and was sent is then told to
-/// its caller as unknown, which is the truth about it.
+/// No command waits that long where all is well. Every frame is answered when its entry has been applied, an acquire
+/// that has to wait too: "queued" is its answer, and the grant is a push. So this has to be longer than what a node
+/// that will answer may need, which is an election (0.6 s and a few round trips) and a disk that is slow to sync, and
+/// not much longer. To be wrong costs little: a command is done once however often it is sent. Only what has no
+/// number and was sent is then told to its caller as unknown, which is the truth about it.
 ///
 /// Pushes and pings do not count as answers: they say that somebody is there, not that commands come through.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// Silence is counted in steps of this length, so that a process that was stopped has slept through one step and not through
-/// all of them, and takes in what came meanwhile before it judges.
+/// Silence is counted in steps of this length, so that a process that was stopped has slept through one step and not
+/// through all of them, and takes in what came meanwhile before it judges.
 const SILENCE_STEP: Duration = Duration::from_millis(250);
-/// How often the patience is doubled when no endpoint at all answers: all of them may be slow, and what is sent again and again
-/// would make them slower.
+/// How often the patience is doubled when no endpoint at all answers: all of them may be slow, and what is sent again
+/// and again would make them slower.
 const PATIENCE_DOUBLINGS_MAX: u32 = 3;
 
 /// Where commands are handed in.
@@ -485,8 +486,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether the server is to say something: the answer to a frame, or that there is room for those that wait. It says
-    /// the latter first of all, so a stream without any room is one that was not welcomed.
+    /// Whether the server is to say something: the answer to a frame, or that there is room for those that wait. It
+    /// says the latter first of all, so a stream without any room is one that was not welcomed.
     fn is_owed_an_answer(&self) -> bool {
         self.awaited > 0 || self.window == 0
     }
