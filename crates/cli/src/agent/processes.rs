@@ -1,9 +1,8 @@
 //! Who is at the other end of a connection, and whether it still lives.
 //!
-//! A process is watched through a pidfd, opened by the number that the kernel recorded when the process connected. Between
-//! the two the process may have died and its number may be another's. That is harmless: then the opener is dead
-//! already, so the other's death, when it comes, is late news and not a false one. A session is ended early only if
-//! its opener said that it is the opener's alone; a closed connection proves nothing and ends nothing.
+//! A process is watched through a pidfd that the kernel hands out for the connection itself (SO_PEERPIDFD, since Linux 6.5): it means
+//! the process that connected and can never come to mean another. Where the kernel has none, nobody is watched and nothing is ended
+//! early. Nor is it unless the opener said that the session is its own alone; a closed connection proves nothing and ends nothing.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -11,9 +10,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerPidfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tenure_client::proto::sessions_client::SessionsClient;
 use tenure_client::{Call, Endpoints, Repeat, Transport, proto};
 use tenure_core::{SessionId, SessionNumber};
@@ -63,16 +63,19 @@ impl Processes {
 
     /// The process that made this connection, if it can be watched.
     pub fn at_the_other_end(&self, connection: &UnixStream) -> Option<Arc<Process>> {
-        // Not visible from here, such as from another container: then there is no early end.
+        // Without a number here, such as in another container: then there is no early end.
         let pid = connection.peer_cred().ok()?.pid().filter(|pid| *pid > 0)?;
-        let mut known = lock(&self.known);
-        known.retain(|_, process| process.strong_count() > 0);
-        let alive = known.get(&pid).and_then(Weak::upgrade).filter(|process| process.is_alive());
-        if let Some(process) = alive {
+        let process = Arc::new(Process::new(pid, getsockopt(connection, PeerPidfd).ok()?));
+        if !process.is_alive() {
+            // Its number may be another's by now; what it has still opened is told of at once.
             return Some(process);
         }
-        let pidfd = pidfd_open(Pid::from_raw(pid)?, PidfdFlags::NONBLOCK).ok()?;
-        let process = Arc::new(Process::new(pid, pidfd));
+        // Two that live under one number are one process.
+        let mut known = lock(&self.known);
+        known.retain(|_, process| process.strong_count() > 0);
+        if let Some(before) = known.get(&pid).and_then(Weak::upgrade).filter(|before| before.is_alive()) {
+            return Some(before);
+        }
         known.insert(pid, Arc::downgrade(&process));
         Some(process)
     }
@@ -181,11 +184,24 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 mod tests {
     use super::*;
 
+    #[tokio::test]
+    async fn whoever_connected_is_known_by_the_kernels_own_record() {
+        let (ours, _theirs) = UnixStream::pair().expect("a pair of sockets");
+        let endpoints = "127.0.0.1:1".parse().expect("an address");
+        let processes = Processes::new(&endpoints, Arc::default());
+        let process = processes.at_the_other_end(&ours).expect("this kernel tells who connected");
+        assert_eq!(process.pid.cast_unsigned(), std::process::id());
+        assert!(process.is_alive());
+        let again = processes.at_the_other_end(&ours).expect("it is still there");
+        assert!(Arc::ptr_eq(&process, &again), "one process, watched once");
+    }
+
     #[test]
     fn a_dead_process_is_known_by_its_handle_before_anybody_has_noticed() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep is everywhere");
-        let pid = Pid::from_child(&child);
-        let pidfd = pidfd_open(pid, PidfdFlags::NONBLOCK).expect("a child can be watched");
+        let pid = rustix::process::Pid::from_child(&child);
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::NONBLOCK)
+            .expect("a child can be watched");
         let process = Process::new(pid.as_raw_nonzero().get(), pidfd);
         assert!(process.is_alive());
         child.kill().expect("a child can be killed");

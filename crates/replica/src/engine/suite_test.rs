@@ -11,7 +11,7 @@ use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Meter, Queue, Writer};
 use openraft::StorageError;
 use openraft::alias::VoteOf;
-use openraft::storage::RaftLogStorage;
+use openraft::storage::{RaftLogReader, RaftLogStorage};
 use openraft::testing::log::{StoreBuilder, Suite};
 use parking_lot::RwLock;
 use std::io::{self, Read, Write};
