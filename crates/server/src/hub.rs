@@ -51,13 +51,14 @@ pub struct OwnReleases(Arc<Mutex<HashSet<(SessionNumber, ResourceName)>>>);
 
 impl OwnReleases {
     /// A release is under way.
-    pub fn begun(&self, session: SessionNumber, resource: ResourceName) {
-        self.0.lock().insert((session, resource));
+    pub fn begun(&self, release: (SessionNumber, ResourceName)) {
+        self.0.lock().insert(release);
     }
 
-    /// It was answered, and nothing ended by it.
-    pub fn came_to_nothing(&self, session: SessionNumber, resource: ResourceName) {
-        self.0.lock().remove(&(session, resource));
+    /// It was answered. Where its entry is applied before that, its end has been passed over by now, or there was none; a node that
+    /// applies it later tells of it once too often, which does no harm, where keeping silent about another's release would.
+    pub fn answered(&self, release: &(SessionNumber, ResourceName)) {
+        self.0.lock().remove(release);
     }
 
     fn has_ended(&self, session: SessionNumber, resource: &ResourceName) -> bool {

@@ -162,7 +162,7 @@ async fn who_releases_hears_it_once_and_others_of_the_session_are_told() {
     let mut one = Line::connect(&node).await;
     let open = proto::StreamOpen { holder: "a".into(), ttl_ms: 60_000, nonce: vec![7; 16], transmission: 1 };
     let Content::Opened(opened) = one.ask(0, None, Asked::Open(open)).await else { panic!("not opened") };
-    let session = 1;
+    let session = 1; // the first of its store
     let mut other = Line::connect(&node).await;
     let attach = Asked::Attach(proto::StreamAttach { secret: opened.secret });
     assert!(matches!(other.ask(session, None, attach).await, Content::Attached(_)));
@@ -171,11 +171,11 @@ async fn who_releases_hears_it_once_and_others_of_the_session_are_told() {
         let granted = one.ask(session, Some(2 * round + 1), Asked::Acquire(acquire)).await;
         assert!(matches!(granted, Content::Granted(_)), "nothing but the answer: {granted:?}");
         let release = || Asked::Release(proto::StreamRelease { resource: "g/1".into(), token: None });
-        // Answered the same whether or not there is anything to release.
         let released = one.ask(session, Some(2 * round + 2), release()).await;
         assert!(matches!(released, Content::Released(ref released) if released.released), "{released:?}");
         let Content::PushEnded(ended) = other.next().await else { panic!("the other one is not told") };
         assert_eq!((ended.token, ended.why()), (round + 1, proto::EndReason::Released));
+        // Nothing came in between, and a release of nothing leaves nothing behind that would hide the next one's end.
         let nothing = one.ask(session, None, release()).await;
         assert!(matches!(nothing, Content::Released(ref nothing) if !nothing.released), "{nothing:?}");
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Answer, Command, Done, Event, EventKind, Refusal, ResourceName, SessionId, SessionNumber};
+use tenure_core::{Answer, Command, Done, Event, EventKind, Refusal, SessionId, SessionNumber};
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
 use tenure_wire::proto::{self, ClientFrame, ClientFrames};
@@ -143,38 +143,27 @@ impl Commands {
             Ok(None) => return,
             Err(error) => return self.answer(number, session, Content::Error(error.into())),
         };
-        if let Command::Release { by, resource, .. } = &command {
-            self.release(number, by.session.number, resource.clone(), &command);
-        } else if opens {
+        if opens {
             // A session that this stream opened is attached to it, which only this task can do.
             let opened = self.opened.clone();
             self.api.node.submit_to(&command, Box::new(move |answer| drop(opened.send((number, answer)))));
         } else {
-            let (outbox, under_way) = (self.outbox.clone(), self.under_way.clone());
+            let (outbox, under_way, own) =
+                (self.outbox.clone(), self.under_way.clone(), self.told.own.clone());
+            let release = match &command {
+                Command::Release { by, resource, .. } => Some((by.session.number, resource.clone())),
+                _ => None,
+            };
+            release.iter().for_each(|release| own.begun(release.clone()));
             self.api.node.submit_to(
                 &command,
                 Box::new(move |answer| {
+                    release.iter().for_each(|release| own.answered(release));
                     under_way.fetch_sub(1, Ordering::AcqRel);
                     outbox.answer(number, session, content(answer));
                 }),
             );
         }
-    }
-
-    /// Releases, and does not tell this stream of an end that it has asked for itself.
-    fn release(&self, frame: u64, session: SessionNumber, resource: ResourceName, command: &Command) {
-        let (outbox, under_way, own) = (self.outbox.clone(), self.under_way.clone(), self.told.own.clone());
-        own.begun(session, resource.clone());
-        self.api.node.submit_to(
-            command,
-            Box::new(move |answer| {
-                if !matches!(answer, Ok(Ok(Done::Released { released: true }))) {
-                    own.came_to_nothing(session, resource);
-                }
-                under_way.fetch_sub(1, Ordering::AcqRel);
-                outbox.answer(frame, session.get(), content(answer));
-            }),
-        );
     }
 
     fn answer(&self, frame: u64, session: u64, content: Content) {
