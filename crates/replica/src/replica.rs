@@ -40,6 +40,7 @@ struct Parts {
     config: Config,
     directory: Arc<DataDir>,
     engine: Engine,
+    snapshots: SnapshotStore,
     queue: Queue,
     meter: Meter,
     barrier: Barrier,
@@ -291,6 +292,8 @@ impl<M: StateMachine> Replica<M> {
             tracing::error!(%error, "the consensus engine did not end in good order");
         }
         self.parts.links.close();
+        let snapshots = self.parts.snapshots.clone();
+        self.parts.config.execution.blocking(move || snapshots.close()).await;
         let closed = self.parts.closed.lock().take();
         // If the writer has ended already there is nothing left to close.
         let _ = self.parts.queue.push(Job::Close(Done::new(|_| ())));
@@ -336,6 +339,7 @@ fn assemble(
         let (applied, applied_seen) = watch::channel::<Option<LogId>>(None);
         let applier =
             Applier::new(machine, store.clone(), config.execution, meter.clone(), applied, failed.clone());
+        let snapshots = store.clone();
         let log_store = LogStore::new(log, queue.clone(), config.execution);
         let engine =
             Engine::new(config.node, settings, links.clone(), log_store, applier).await.map_err(refused)?;
@@ -364,6 +368,7 @@ fn assemble(
         }
         Ok(Parts {
             directory,
+            snapshots,
             queue,
             meter,
             barrier: Barrier::start(engine.clone(), 2 * config.timing.election_max),

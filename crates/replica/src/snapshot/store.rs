@@ -8,7 +8,7 @@ use crate::error::StartError;
 use crate::wal::LogId;
 use bytes::{Buf, BufMut, Bytes};
 use openraft::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -106,6 +106,9 @@ struct Shared {
     disk: Arc<dyn Disk>,
     drafts: AtomicU64,
     current: Mutex<Option<SnapshotFile>>,
+    /// Whether the store is closed. Read-locked for as long as a snapshot is being written, so that
+    /// whoever closes the store waits for it.
+    closed: RwLock<bool>,
 }
 
 impl SnapshotStore {
@@ -142,7 +145,12 @@ impl SnapshotStore {
         for name in complete.iter().chain(&drafts) {
             disk.remove(name).map_err(failed)?;
         }
-        Ok(Self(Arc::new(Shared { disk, drafts: AtomicU64::new(0), current: Mutex::new(current) })))
+        Ok(Self(Arc::new(Shared {
+            disk,
+            drafts: AtomicU64::new(0),
+            current: Mutex::new(current),
+            closed: RwLock::new(false),
+        })))
     }
 
     /// The newest complete snapshot.
@@ -156,12 +164,13 @@ impl SnapshotStore {
         meta: Meta,
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) -> io::Result<SnapshotFile> {
+        let _open = self.open_until_done()?;
         let (name, file) = self.draft()?;
         let mut writer = Writer::begin(file.clone(), &meta.encode())?;
         write(&mut writer)?;
         writer.finish()?;
         let draft = SnapshotFile { home: self.0.disk.clone(), name, file, meta };
-        self.keep(&draft)?;
+        self.put_in_place(&draft)?;
         Ok(self.current().unwrap_or(draft))
     }
 
@@ -202,10 +211,30 @@ impl SnapshotStore {
 
     /// Puts a complete, synced snapshot in the place of the last one, unless that one is newer.
     pub fn keep(&self, snapshot: &SnapshotFile) -> io::Result<()> {
-        let disk = &self.0.disk;
-        if !Arc::ptr_eq(disk, &snapshot.home) {
-            return self.keep(&self.copy(snapshot)?);
+        let _open = self.open_until_done()?;
+        if Arc::ptr_eq(&self.0.disk, &snapshot.home) {
+            self.put_in_place(snapshot)
+        } else {
+            self.put_in_place(&self.copy(snapshot)?)
         }
+    }
+
+    /// Waits for the snapshot that is being written, and lets no other begin. The engine does not wait
+    /// for its builder when it ends, and whoever opens the directory next must find it at rest.
+    pub fn close(&self) {
+        *self.0.closed.write() = true;
+    }
+
+    fn open_until_done(&self) -> io::Result<RwLockReadGuard<'_, bool>> {
+        let closed = self.0.closed.read();
+        if *closed {
+            return Err(io::Error::other("the node is shutting down"));
+        }
+        Ok(closed)
+    }
+
+    fn put_in_place(&self, snapshot: &SnapshotFile) -> io::Result<()> {
+        let disk = &self.0.disk;
         let mut current = self.0.current.lock();
         let name = snapshot.meta.name();
         if snapshot.name == name {
@@ -274,6 +303,37 @@ mod tests {
         assert_eq!(first_number(&store).unwrap(), Some(12));
         disk.crash(1);
         assert_eq!(first_number(&open(&disk).unwrap()).unwrap(), Some(12));
+    }
+
+    #[test]
+    fn closing_waits_for_the_snapshot_that_is_being_written() {
+        let disk = SimDisk::new();
+        let store = open(&disk).unwrap();
+        let (begun, seen) = std::sync::mpsc::channel();
+        let (go_on, told) = std::sync::mpsc::channel::<()>();
+        let (closed, done) = std::sync::mpsc::channel();
+        let (shared, platter) = (&store, &disk);
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                shared.write(meta(5), |output| {
+                    begun.send(()).unwrap();
+                    told.recv().unwrap();
+                    output.write_all(b"state")
+                })
+            });
+            seen.recv().unwrap();
+            scope.spawn(move || {
+                shared.close();
+                closed.send(files(platter)).unwrap();
+            });
+            let early = done.recv_timeout(std::time::Duration::from_millis(50));
+            go_on.send(()).unwrap();
+            assert!(early.is_err(), "closed while a snapshot was being written");
+            assert_eq!(done.recv().unwrap(), 1, "the draft has its place");
+        });
+        assert_eq!(store.current().map(|current| current.meta), Some(meta(5)));
+        assert!(write(&store, 9).is_err(), "none begins after that");
+        assert_eq!(files(&disk), 1);
     }
 
     #[test]
