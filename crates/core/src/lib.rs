@@ -42,7 +42,7 @@ pub use limits::Limits;
 pub use machine::view::{
     Counts, LeaseView, OwnSession, SCANNED_PER_PAGE_MAX, SessionView, WAITERS_SHOWN_MAX, WaiterView,
 };
-pub use machine::{Applied, Contradiction, Machine, Margins};
+pub use machine::{Applied, Contradiction, Machine, Margins, Succession};
 pub use names::{FenceName, HolderName, InvalidName, RegisterKey, ResourceName, Scope};
 pub use numbers::{
     Generation, InvalidSessionId, InvalidToken, Nonce, Revision, Secret, SessionId, SessionNumber, Slot,

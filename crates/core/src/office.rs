@@ -220,6 +220,12 @@ pub struct Waiting {
     pub bytes: usize,
 }
 
+impl Waiting {
+    fn many(&self) -> usize {
+        self.renewals + self.opens + self.commands
+    }
+}
+
 /// The leader's mind. One task owns it: it hands in what arrives, and seals.
 #[derive(Clone, Debug)]
 pub struct Office<M> {
@@ -233,7 +239,7 @@ pub struct Office<M> {
     tagged: usize,
     queue: VecDeque<M>,
     waiting: Waiting,
-    in_flight: Vec<u64>,
+    in_flight: Vec<InFlight>,
     next_entry: u64,
     next_probe: u64,
     dropped: Duration,
@@ -244,6 +250,14 @@ pub struct Office<M> {
 #[derive(Clone, Copy, Debug)]
 struct Tag {
     received: ClusterTime,
+    many: usize,
+}
+
+/// An entry that was proposed and is not answered yet.
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    number: u64,
+    /// How many renewals, opens and other commands ride in it.
     many: usize,
 }
 
@@ -388,12 +402,12 @@ impl<M: Message> Office<M> {
         if self.in_flight.len() >= self.limits.in_flight_max {
             return None;
         }
-        let waiting = !(self.inbox.is_empty() && self.queue.is_empty());
+        let worth_it = self.worth_an_entry();
         let idle = self.in_flight.is_empty();
         let term = self.term.as_mut()?;
         let now = read_clock();
         let (count, excess) = term.counted(now);
-        if !(waiting || tick_due(term, now, count, idle)) {
+        if !(worth_it || tick_due(term, now, count, idle)) {
             return None;
         }
         // Time that nobody's deadline was waiting for is not missed.
@@ -404,6 +418,7 @@ impl<M: Message> Office<M> {
         term.last = now;
         let stamp = stamp(count);
         self.tag_new(stamp);
+        let waiting_before = self.waiting.many();
         let mut batch = self.spare.pop().unwrap_or_default();
         self.take_inbox(&mut batch);
         self.take_queue(&mut batch);
@@ -413,13 +428,13 @@ impl<M: Message> Office<M> {
         term.last_stamp = at;
         let number = self.next_entry;
         self.next_entry += 1;
-        self.in_flight.push(number);
+        self.in_flight.push(InFlight { number, many: waiting_before - self.waiting.many() });
         Some(Sealed { number, at, batch })
     }
 
     /// A proposal has been answered: applied, refused, or nobody knows. Numbers of earlier offices are ignored.
     pub fn answered(&mut self, number: u64) {
-        self.in_flight.retain(|other| *other != number);
+        self.in_flight.retain(|entry| entry.number != number);
     }
 
     /// The leader's own machine has applied an entry.
@@ -478,8 +493,7 @@ impl<M: Message> Office<M> {
         if self.in_flight.len() >= self.limits.in_flight_max {
             return probe;
         }
-        let waiting = !(self.inbox.is_empty() && self.queue.is_empty());
-        if waiting || (term.overdue() && self.in_flight.is_empty()) {
+        if self.worth_an_entry() || (term.overdue() && self.in_flight.is_empty()) {
             return Some(now);
         }
         term.machine.earliest_deadline?;
@@ -512,6 +526,14 @@ impl<M: Message> Office<M> {
     /// Entries proposed and not yet answered.
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
+    }
+
+    /// Whether what waits should be sealed now. An entry costs syncs and messages, however little is in it: beside one
+    /// that is under way goes only one that is at least as large. What is less waits for the answer, and for others
+    /// to ride with.
+    fn worth_an_entry(&self) -> bool {
+        let many = self.waiting.many();
+        many > 0 && self.in_flight.iter().all(|entry| entry.many <= many)
     }
 
     fn probe_wake(&self, now: Moment) -> Option<Moment> {

@@ -321,7 +321,8 @@ impl Desk {
             }
         }
         self.office.recycle(batch);
-        let mut entry = Vec::new();
+        let command_bytes: usize = commands.iter().map(Vec::len).sum();
+        let mut entry = Vec::with_capacity(64 + 4 * renewals.len() + command_bytes);
         tenure_wire::encode_entry_head(at, self.clock.wall(), &renewals, commands.len(), &mut entry);
         commands.iter().for_each(|command| entry.extend_from_slice(command));
         (Bytes::from(entry), waiting)

@@ -146,7 +146,7 @@ impl Hub {
     }
 
     pub(crate) fn publish(&self, applied: &Applied, machine: &Machine) {
-        self.tally.applied(applied, machine);
+        self.tally.applied(applied);
         self.entries.send_replace(machine.entries());
         if applied.events.is_empty() {
             return;

@@ -46,6 +46,9 @@ pub(crate) enum Route {
     Nowhere,
 }
 
+/// What nearly every command takes, so that its buffer does not grow while it is written.
+const COMMAND_BYTES_USUAL: usize = 96;
+
 /// How long a follower may take to come as far as the leader was when it confirmed a read.
 const CATCH_UP_WITHIN: Duration = Duration::from_secs(2);
 
@@ -86,7 +89,7 @@ impl Node {
 
     /// Puts a command through the log, here or at the leader, and gives what applying it answered.
     pub async fn submit(&self, command: Command) -> Result<Answer, Failure> {
-        let mut encoded = Vec::new();
+        let mut encoded = Vec::with_capacity(COMMAND_BYTES_USUAL);
         tenure_wire::encode_command(&command, &mut encoded);
         match self.leader() {
             Route::Here => self.post(encoded, opens(&command)).await,
@@ -117,7 +120,7 @@ impl Node {
     /// Puts a command through the log like [`submit`](Self::submit), for a caller that has many under way: the
     /// answer goes to `reply`, and nothing waits here.
     pub fn submit_to(&self, command: &Command, reply: Reply<Answer>) {
-        let mut encoded = Vec::new();
+        let mut encoded = Vec::with_capacity(COMMAND_BYTES_USUAL);
         tenure_wire::encode_command(command, &mut encoded);
         match self.leader() {
             Route::Here => self.0.trays.put(Mail::Command { encoded, opens: opens(command), reply }),

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Applied, EndReason, Event, EventKind, FenceName, Machine, Mode, ResourceName, Token};
+use tenure_core::{Applied, EndReason, EventKind, FenceName, Succession};
 
 /// A histogram of durations with fixed buckets.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    pub(crate) fn applied(&self, applied: &Applied, machine: &Machine) {
+    pub(crate) fn applied(&self, applied: &Applied) {
         let batch = (applied.renewals.len() + applied.answers.len()) as u64;
         self.entries.fetch_add(1, Ordering::Relaxed);
         self.commands.fetch_add(applied.answers.len() as u64, Ordering::Relaxed);
@@ -128,6 +128,7 @@ impl Tally {
         self.refusals.fetch_add(refused as u64, Ordering::Relaxed);
         self.renewals.fetch_add(applied.renewals.len() as u64, Ordering::Relaxed);
         self.batch_largest.fetch_max(batch, Ordering::Relaxed);
+        applied.successions.iter().for_each(|succession| self.succeeded(succession));
         for event in &applied.events {
             match &event.kind {
                 EventKind::Ended { held_for, late, why, .. } => {
@@ -136,30 +137,22 @@ impl Tally {
                         self.late.add(*late);
                     }
                 }
-                EventKind::Granted { waited, mode, resource, token, .. } => {
-                    self.waited.add(*waited);
-                    // Where several may hold, an end leaves no gap to speak of.
-                    if *mode == Mode::Exclusive {
-                        self.succeeded(event, machine, resource, *token);
-                    }
-                }
+                EventKind::Granted { waited, .. } => self.waited.add(*waited),
                 EventKind::Refused { fence, count, .. } => self.refused(fence, u64::from(*count)),
                 _ => {}
             }
         }
     }
 
-    /// Counts how long nobody had held the resource. By the calendar, because cluster time stands still while nobody
-    /// holds anything; a number for people may be as wrong as the leaders' clocks are.
-    fn succeeded(&self, granted: &Event, machine: &Machine, resource: &ResourceName, token: Token) {
-        let Some(past) = machine.predecessor(resource, token) else { return };
-        let gap = granted.wall.as_unix_millis().saturating_sub(past.to_wall.as_unix_millis());
-        match past.why {
+    /// Counts how long nobody had held the resource.
+    fn succeeded(&self, succession: &Succession) {
+        let gaps = match succession.after {
             EndReason::Released | EndReason::Transferred | EndReason::Revoked | EndReason::HeldTooLong => {
-                self.handover_gap.add(ms(gap));
+                &self.handover_gap
             }
-            EndReason::Expired | EndReason::TakenOver | EndReason::Died => self.holder_gap.add(ms(gap)),
-        }
+            EndReason::Expired | EndReason::TakenOver | EndReason::Died => &self.holder_gap,
+        };
+        gaps.add(succession.gap);
     }
 
     fn refused(&self, fence: &FenceName, count: u64) {

@@ -75,28 +75,27 @@ impl Machine {
 
     /// Puts a resource where it belongs: among those that stay, those that may be forgotten, or neither.
     pub(super) fn file_resource(&mut self, number: ResourceNumber) {
-        if let Some(since) = self.forgettable_since.remove(&number) {
-            self.forgettable.remove(&(since, number));
-        }
-        let Some(resource) = self.state.resources.get(number) else { return };
-        if Self::is_pinned(resource) {
+        let Some(resource) = self.state.resources.get(number) else {
+            return self.forgettable.take(number);
+        };
+        let pinned = Self::is_pinned(resource);
+        if pinned {
             self.pinned.insert(number);
-            return;
+        } else {
+            self.pinned.remove(&number);
         }
-        self.pinned.remove(&number);
-        if Self::is_idle(resource) {
-            let since = resource.freed_at;
-            self.forgettable.insert((since, number));
-            self.forgettable_since.insert(number, since);
+        if !pinned && Self::is_idle(resource) {
+            self.forgettable.put(number, resource.freed_at);
+        } else {
+            self.forgettable.take(number);
         }
     }
 
     /// Forgets the free resources that are too many, the longest free first.
     pub(super) fn forget_oldest(&mut self) {
         while self.forgettable.len() > self.limits().free_resources_max as usize
-            && let Some((_, number)) = self.forgettable.pop_first()
+            && let Some(number) = self.forgettable.take_oldest()
         {
-            self.forgettable_since.remove(&number);
             let resource = self.state.resources.remove(number).expect("what is filed exists");
             self.names.remove(&resource.name);
         }

@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use super::deadlines::Due;
 use super::state::{EndedNews, Hold, HoldMore, Notice, Resource, ResourceMore, ResourceNumber};
-use super::{Contradiction, Machine};
+use super::{Contradiction, Machine, Succession};
 use crate::answer::{Grant, Holding, Refusal};
 use crate::command::{Mode, Policies};
 use crate::event::{EndReason, EventKind};
@@ -271,6 +271,14 @@ impl Machine {
         let at = resource.holds.partition_point(|other| other.slot <= slot);
         resource.holds.insert(at, hold);
         let name = resource.name.clone();
+        // Where several may hold, an end leaves no gap to speak of.
+        let past =
+            resource.more.as_ref().filter(|_| mode == Mode::Exclusive).and_then(|more| more.history.back());
+        let succession = past.map(|past| {
+            let gap = wall.as_unix_millis().saturating_sub(past.to_wall.as_unix_millis());
+            Succession { after: past.why, gap: Duration::from_millis(gap) }
+        });
+        self.successions.extend(succession);
 
         if let Some(at) = notice_from {
             self.deadlines.add(at, Due::Hold(number, token));

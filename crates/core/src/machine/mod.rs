@@ -11,6 +11,7 @@ mod answers;
 mod deadlines;
 mod events;
 mod fences;
+mod free_list;
 mod giving;
 mod history;
 mod leases;
@@ -31,12 +32,13 @@ use core::time::Duration;
 
 use self::deadlines::{Deadlines, Due};
 use self::events::EventLog;
+use self::free_list::FreeList;
 pub use self::margins::Margins;
 use self::shelf::Shelf;
 use self::state::{RegisterNumber, ResourceNumber, State};
 use crate::answer::{Answer, Done, Refusal, RenewalAnswer};
 use crate::command::{Command, Entry, Settings};
-use crate::event::{Event, EventKind};
+use crate::event::{EndReason, Event, EventKind};
 use crate::limits::Limits;
 use crate::names::{RegisterKey, ResourceName};
 use crate::numbers::{Nonce, Revision, SessionNumber, Token};
@@ -56,9 +58,8 @@ pub struct Machine {
     nonces: BTreeMap<Nonce, SessionNumber>,
     /// How many sessions have each TTL.
     ttls: BTreeMap<Duration, u32>,
-    /// Free resources that may be forgotten, the longest free first; and where each of them stands there.
-    forgettable: BTreeSet<(Revision, ResourceNumber)>,
-    forgettable_since: BTreeMap<ResourceNumber, Revision>,
+    /// Free resources that may be forgotten.
+    forgettable: FreeList,
     /// Resources that may never be forgotten.
     pinned: BTreeSet<ResourceNumber>,
     value_bytes: u64,
@@ -72,6 +73,7 @@ pub struct Machine {
     // Of the entry being applied.
     revision_raised: bool,
     fresh: Vec<Event>,
+    successions: Vec<Succession>,
     // Lists and not sets, some numbers perhaps twice: nearly always they are short, and kept from command to command.
     /// Resources that may have become free for somebody in line.
     freed: Vec<ResourceNumber>,
@@ -92,6 +94,18 @@ pub struct Applied {
     pub answers: Vec<Answer>,
     /// What changed, for watchers and for those who wait.
     pub events: Vec<Event>,
+    /// Exclusive grants of what somebody else had held before, for metrics.
+    pub successions: Vec<Succession>,
+}
+
+/// How an exclusive grant followed upon the lease before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Succession {
+    /// Why the lease before it had ended.
+    pub after: EndReason,
+    /// How long nobody had held the resource. By the calendar, because cluster time stands still while nobody holds
+    /// anything; a number for people may be as wrong as the leaders' clocks are.
+    pub gap: Duration,
 }
 
 /// A snapshot that contradicts itself.
@@ -123,8 +137,7 @@ impl Machine {
             keys: BTreeMap::new(),
             nonces: BTreeMap::new(),
             ttls: BTreeMap::new(),
-            forgettable: BTreeSet::new(),
-            forgettable_since: BTreeMap::new(),
+            forgettable: FreeList::default(),
             pinned: BTreeSet::new(),
             value_bytes: 0,
             answer_bytes: 0,
@@ -133,6 +146,7 @@ impl Machine {
             margins: Margins::default(),
             revision_raised: false,
             fresh: Vec::new(),
+            successions: Vec::new(),
             freed: Vec::new(),
             touched: Vec::new(),
             changed_sessions: Vec::new(),
@@ -185,7 +199,13 @@ impl Machine {
             }
         }
         self.changed_sessions.clear();
-        Applied { time: self.state.time, renewals, answers, events: core::mem::take(&mut self.fresh) }
+        Applied {
+            time: self.state.time,
+            renewals,
+            answers,
+            events: core::mem::take(&mut self.fresh),
+            successions: core::mem::take(&mut self.successions),
+        }
     }
 
     /// Applies one command of an entry. Same state and command, same answer, on every replica.

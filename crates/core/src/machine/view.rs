@@ -285,12 +285,6 @@ impl Machine {
         (found, None)
     }
 
-    /// The newest past lease of a resource that has a smaller token than `token`: whom that grant succeeded.
-    pub fn predecessor(&self, name: &ResourceName, token: Token) -> Option<&Transition> {
-        let more = self.resource(*self.names.get(name)?).more.as_ref()?;
-        more.history.iter().rev().find(|past| past.token < token)
-    }
-
     /// What renewals found left of their sessions since this machine was made; not part of the state.
     pub fn margins(&self) -> &Margins {
         &self.margins

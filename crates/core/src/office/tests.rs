@@ -222,6 +222,50 @@ fn at_most_two_entries_are_in_flight() {
 }
 
 #[test]
+fn beside_an_entry_goes_only_one_that_is_as_large() {
+    let mut office = office(OfficeLimits::default());
+    (0..3).for_each(|turn| office.arrived(Other(turn, 9)).unwrap());
+    let first = office.seal(|| moment(1)).unwrap();
+    office.arrived(Other(3, 9)).unwrap();
+    office.arrived(Renewal(4)).unwrap();
+    assert_eq!(office.seal(|| moment(2)), None, "two wait for the answer, or for a third");
+    office.probe_sent(moment(2));
+    let wake = office.next_wake(moment(2)).unwrap();
+    assert!(wake.longest_since(moment(2)) > MS, "and nobody asks again and again meanwhile");
+
+    office.arrived(Open(5, 9)).unwrap();
+    assert_eq!(office.next_wake(moment(3)), Some(moment(3)));
+    let second = office.seal(|| moment(3)).unwrap();
+    assert_eq!(second.batch.len(), 3);
+    office.answered(first.number);
+    office.arrived(Other(6, 9)).unwrap();
+    assert_eq!(office.seal(|| moment(4)), None);
+    office.answered(second.number);
+    assert_eq!(
+        office.seal(|| moment(5)).unwrap().batch,
+        [Other(6, 9)],
+        "nothing is under way: nothing to wait for"
+    );
+}
+
+#[test]
+fn what_waits_for_company_rides_with_a_tick() {
+    let mut office = office(OfficeLimits::default());
+    (0..3).for_each(|turn| office.arrived(Renewal(turn)).unwrap());
+    office.seal(|| moment(1)).unwrap();
+    office.arrived(Renewal(3)).unwrap();
+    assert_eq!(office.seal(|| moment(400)), None);
+    office.probe_sent(moment(400));
+    assert_eq!(office.next_wake(moment(400)), Some(moment(501)), "half of K after the last reading");
+    let tick = office.seal(|| moment(501)).unwrap();
+    assert_eq!(
+        (tick.at, tick.batch),
+        (time(501), vec![Renewal(3)]),
+        "its receipt is not overtaken by a stamp"
+    );
+}
+
+#[test]
 fn with_no_deadline_pending_nothing_is_written() {
     let mut office = Office::<Letter>::new(OfficeLimits::default());
     office.take(MachineTime::default(), moment(0));
