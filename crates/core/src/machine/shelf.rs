@@ -8,6 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::marker::PhantomData;
+use core::sync::atomic::{AtomicUsize, Ordering};
 
 const BOARD: u64 = 64;
 
@@ -32,12 +33,30 @@ impl<T> Board<T> {
     }
 
     /// Where the record of `number` stands, or would stand.
+    #[inline]
     fn place(&self, number: u64) -> usize {
-        (self.taken & (Self::bit(number) - 1)).count_ones() as usize
+        let before = Self::bit(number) - 1;
+        // Nearly always nobody in front of it has gone, and there is nothing to count.
+        if self.taken & before == before {
+            (number % BOARD) as usize
+        } else {
+            (self.taken & before).count_ones() as usize
+        }
     }
 
     fn holds(&self, number: u64) -> bool {
         self.taken & Self::bit(number) != 0
+    }
+}
+
+/// Where the board stood that was wanted last. A command looks at the same few records again and again. It is believed
+/// only if that board is there, so a wrong one costs a search and nothing else.
+#[derive(Debug, Default)]
+struct Hint(AtomicUsize);
+
+impl Clone for Hint {
+    fn clone(&self) -> Self {
+        Self::default()
     }
 }
 
@@ -47,13 +66,14 @@ pub struct Shelf<K, T> {
     /// The boards that have records, in the order of their numbers. Numbers rise, so most have all of their neighbours, and where
     /// one stands can be told by counting from an end.
     boards: VecDeque<(u64, Arc<Board<T>>)>,
+    hint: Hint,
     len: usize,
     keys: PhantomData<K>,
 }
 
 impl<K, T> Default for Shelf<K, T> {
     fn default() -> Self {
-        Self { boards: VecDeque::new(), len: 0, keys: PhantomData }
+        Self { boards: VecDeque::new(), hint: Hint::default(), len: 0, keys: PhantomData }
     }
 }
 
@@ -81,7 +101,20 @@ impl<K: Key, T: Clone> Shelf<K, T> {
     }
 
     /// Where a board stands, or would stand.
+    #[inline]
     fn board_at(&self, wanted: u64) -> Result<usize, usize> {
+        let hint = self.hint.0.load(Ordering::Relaxed);
+        if self.boards.get(hint).is_some_and(|(number, _)| *number == wanted) {
+            return Ok(hint);
+        }
+        let found = self.search(wanted);
+        if let Ok(at) = found {
+            self.hint.0.store(at, Ordering::Relaxed);
+        }
+        found
+    }
+
+    fn search(&self, wanted: u64) -> Result<usize, usize> {
         let (Some((first, _)), Some((last, _))) = (self.boards.front(), self.boards.back()) else {
             return Err(0);
         };
@@ -104,11 +137,13 @@ impl<K: Key, T: Clone> Shelf<K, T> {
         self.boards.binary_search_by_key(&wanted, |(number, _)| *number)
     }
 
+    #[inline]
     fn board(&self, wanted: u64) -> Option<&Board<T>> {
         self.board_at(wanted).ok().map(|at| &*self.boards[at].1)
     }
 
     /// The record under this key.
+    #[inline]
     pub fn get(&self, key: K) -> Option<&T> {
         let number = key.number();
         let board = self.board(number / BOARD)?;
