@@ -39,6 +39,27 @@ fn worker_publishes_what_it_found() {
     assert!(told.contains("poem.txt: 2 lines, under token 1"), "{told}");
 }
 
+#[cfg(feature = "s3")]
+#[test]
+fn worker_publishes_what_it_found_in_s3() {
+    let Some(server) = support::moto() else { return };
+    let endpoint = format!("http://127.0.0.1:{}", server.port);
+    support::http::request(server.port, "PUT", "/files", "");
+    support::http::request(server.port, "PUT", "/files/inbox/poem.txt", "roses are red\nviolets are blue\n");
+    let environment = [
+        ("AWS_ENDPOINT", endpoint.as_str()),
+        ("AWS_ALLOW_HTTP", "true"),
+        ("AWS_BUCKET", "files"),
+        ("AWS_REGION", "us-east-1"),
+        ("AWS_ACCESS_KEY_ID", "test"),
+        ("AWS_SECRET_ACCESS_KEY", "test"),
+    ];
+    let told = run("worker", &[], &environment);
+    assert!(told.contains("poem.txt: 2 lines, under token 1"), "{told}");
+    // The manifest is in the bucket: a second worker finds the work done. Its store is a new one, and its token 1 again.
+    assert_eq!(run("worker", &[], &environment), "");
+}
+
 #[test]
 fn cron_publishes_its_report() {
     let folder = support::folder("reports");

@@ -57,9 +57,10 @@ END $$;
 
 -- A queue in front of the row. Share locks on a row are granted past a waiting update, so a zombie with many
 -- short transactions could keep a barrier waiting for ever; the lock manager's own queue is fair.
+-- No SET of its own: without one the planner puts the expression in the caller's place, and calling it is free.
 CREATE OR REPLACE FUNCTION tenure_fence.queue_number(p_scope text) RETURNS bigint
-LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT hashtextextended(p_scope, 7400)
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT pg_catalog.hashtextextended(p_scope, 7400)
 $$;
 
 -- Installs a token. When it has committed, no transaction under a smaller one can commit in this scope: those
@@ -93,53 +94,53 @@ END $$;
 
 -- Hands what is left of the lease to the server's own timers, never loosening one that is set: a statement that
 -- takes too long is cancelled, and a transaction whose client has frozen is ended instead of blocking the successor.
+-- Called inside the functions below alone, with their search_path; one of its own would cost as much as the rest.
 CREATE OR REPLACE FUNCTION tenure_fence.bound(p_budget_ms bigint) RETURNS void
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql AS $$
 DECLARE
     timer text;
-    set_ms bigint;
+    set_to text;
 BEGIN
     IF p_budget_ms IS NULL THEN RETURN; END IF;
-    FOREACH timer IN ARRAY CASE WHEN current_setting('server_version_num')::int >= 170000
-            THEN ARRAY['statement_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout']
-            ELSE ARRAY['statement_timeout', 'idle_in_transaction_session_timeout'] END LOOP
-        set_ms := extract(epoch FROM current_setting(timer)::interval) * 1000;
-        IF set_ms = 0 OR set_ms > p_budget_ms THEN
-            PERFORM set_config(timer, greatest(p_budget_ms, 1)::text, true);
+    FOREACH timer IN ARRAY ARRAY['lock_timeout', 'statement_timeout', 'idle_in_transaction_session_timeout',
+                                 'transaction_timeout'] LOOP
+        set_to := current_setting(timer, true);     -- NULL: version 17 brought transaction_timeout
+        IF set_to = '0' OR extract(epoch FROM set_to::interval) * 1000 > p_budget_ms THEN
+            set_to := set_config(timer, greatest(p_budget_ms, 1)::text, true);
         END IF;
     END LOOP;
 END $$;
 
--- Notes that this transaction has entered a scope under a token, for the triggers on guarded tables.
-CREATE OR REPLACE FUNCTION tenure_fence.carry(p_scope text, p_token bigint) RETURNS void
-LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
+-- Notes that this transaction has entered a scope under a token, for the triggers on guarded tables. Put in the
+-- caller's place, like `queue_number`.
+CREATE OR REPLACE FUNCTION tenure_fence.note(p_scope text, p_token bigint) RETURNS text
+LANGUAGE sql AS $$
     SELECT set_config('tenure.carried', (coalesce(nullif(current_setting('tenure.carried', true), ''), '{}')::jsonb
         || jsonb_build_object(p_scope, p_token))::text, true)
 $$;
 
 -- First statement of a guarded transaction; any number of one holder's transactions may be inside at once.
+-- Assignments to `done`, where PERFORM would do: an expression is evaluated in place, PERFORM runs a whole query.
 CREATE OR REPLACE FUNCTION tenure_fence.enter(p_scope text, p_token bigint, p_budget_ms bigint DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     seen bigint;
+    done text;
 BEGIN
-    PERFORM tenure_fence.bound(p_budget_ms);
-    IF p_budget_ms IS NOT NULL THEN
-        PERFORM set_config('lock_timeout', greatest(p_budget_ms, 1)::text, true);
-    END IF;
+    done := tenure_fence.bound(p_budget_ms);
     -- Read without a lock first: taking the share lock and then raising the mark would deadlock two workers.
     SELECT token INTO seen FROM tenure_fence.marks WHERE scope = p_scope;
     IF seen IS NULL OR seen < p_token THEN
         PERFORM tenure_fence.barrier(p_scope, p_token, NULL, p_budget_ms);
     ELSE
-        PERFORM pg_advisory_xact_lock_shared(tenure_fence.queue_number(p_scope));
+        done := pg_advisory_xact_lock_shared(tenure_fence.queue_number(p_scope));
     END IF;
     -- FOR SHARE, not FOR KEY SHARE: the weaker lock does not make the barrier wait.
     SELECT token INTO seen FROM tenure_fence.marks WHERE scope = p_scope FOR SHARE;
     IF seen IS DISTINCT FROM p_token THEN
         PERFORM tenure_fence.raise_stale(p_scope, p_token, seen);
     END IF;
-    PERFORM tenure_fence.carry(p_scope, p_token);
+    done := tenure_fence.note(p_scope, p_token);
 END $$;
 
 -- The same for a worker that keeps a cursor: one transaction at a time, and each gets the next number.
@@ -149,16 +150,14 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_column
 DECLARE
     seen bigint;
+    done text;
 BEGIN
-    PERFORM tenure_fence.bound(p_budget_ms);
-    IF p_budget_ms IS NOT NULL THEN
-        PERFORM set_config('lock_timeout', greatest(p_budget_ms, 1)::text, true);
-    END IF;
+    done := tenure_fence.bound(p_budget_ms);
     SELECT token INTO seen FROM tenure_fence.marks WHERE scope = p_scope;
     IF seen IS NULL OR seen < p_token THEN
         PERFORM tenure_fence.barrier(p_scope, p_token, NULL, p_budget_ms);
     ELSE
-        PERFORM pg_advisory_xact_lock_shared(tenure_fence.queue_number(p_scope));
+        done := pg_advisory_xact_lock_shared(tenure_fence.queue_number(p_scope));
     END IF;
     -- The update comes first: a share lock upgraded later would deadlock with another worker's.
     RETURN QUERY UPDATE tenure_fence.marks AS m SET seq = m.seq + 1 WHERE m.scope = p_scope AND m.token = p_token
@@ -167,8 +166,8 @@ BEGIN
         SELECT token INTO seen FROM tenure_fence.marks WHERE scope = p_scope;
         PERFORM tenure_fence.raise_stale(p_scope, p_token, seen);
     END IF;
-    PERFORM tenure_fence.carry(p_scope, p_token);
-    PERFORM set_config('tenure.serial', p_scope, true);
+    done := tenure_fence.note(p_scope, p_token);
+    done := set_config('tenure.serial', p_scope, true);
 END $$;
 
 -- Moves the cursor, in the transaction of the work that it counts.

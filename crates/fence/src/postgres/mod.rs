@@ -100,7 +100,8 @@ impl Postgres {
         client: &'c mut Client,
         authority: &'c A,
     ) -> Result<Guarded<'c, A>, FenceError> {
-        let (transaction, _) = self.enter(client, authority, "enter").await?;
+        let (transaction, _) =
+            self.enter(client, authority, |call| format!("SELECT tenure_fence.enter{call}")).await?;
         Ok(Guarded { transaction, authority, clock: self.clock.clone(), find_out: FindOut::ReadBack })
     }
 
@@ -110,7 +111,9 @@ impl Postgres {
         client: &'c mut Client,
         authority: &'c A,
     ) -> Result<Serial<'c, A>, FenceError> {
-        let (transaction, rows) = self.enter(client, authority, "enter_serial").await?;
+        let entering =
+            |call| format!("SELECT seq, encode(cursor, 'hex') FROM tenure_fence.enter_serial{call}");
+        let (transaction, rows) = self.enter(client, authority, entering).await?;
         let row = one_row(&rows)?;
         let seq = number(row, 0)?;
         let cursor = cursor(row, 1)?;
@@ -123,18 +126,18 @@ impl Postgres {
         &self,
         client: &'c mut Client,
         authority: &A,
-        function: &str,
+        select: impl FnOnce(String) -> String,
     ) -> Result<(Open<'c>, Vec<SimpleQueryMessage>), FenceError> {
         let budget = budget::of(authority, &*self.clock)?;
         // The simple protocol throughout: it needs no prepared statement, which poolers may not carry over, and the BEGIN
         // rides along, so that a guarded transaction makes no more round trips than any other.
-        let columns = if function == "enter" { "1" } else { "seq, encode(cursor, 'hex')" };
-        let sql = format!(
-            "BEGIN; SELECT {columns} FROM tenure_fence.{function}({}, {}, {})",
+        let call = format!(
+            "({}, {}, {})",
             quote(&authority.scope().to_string()),
             authority.token(),
             or_null(budget.map(budget::millis)),
         );
+        let sql = format!("BEGIN; {}", select(call));
         let transaction = Open { client, open: true }; // dropped, it rolls back: nothing was written
         match tokio::time::timeout(budget.unwrap_or(UNSTATED), transaction.client.simple_query(&sql)).await {
             Ok(entered) => Ok((transaction, entered.map_err(not_applied)?)),
