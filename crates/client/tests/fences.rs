@@ -120,6 +120,49 @@ async fn a_barrier_without_an_answer_is_repeated() {
     let _armed = lease.permit().expect("armed");
 }
 
+/// A fence that is asked while its lease looks for a permit.
+struct Watched<'l> {
+    lease: &'l Lease,
+}
+
+impl Fence for Watched<'_> {
+    fn barrier<'a>(&'a self, _: &'a Takeover) -> Answer<'a, Barrier> {
+        let refused = self.lease.permit().expect_err("the barrier is not up yet");
+        assert_eq!(refused, PermitError::Refused(NoPermit::NotArmed { missing: 1 }));
+        Box::pin(async { Ok(Barrier { predecessor: None, seq: 0, cursor: None }) })
+    }
+
+    fn mark<'a>(&'a self, _: &'a Scope) -> Answer<'a, Option<Mark>> {
+        unreachable!("nobody asks")
+    }
+
+    fn repair<'a>(&'a self, _: &'a Scope, _: Token, _: &'a HolderName, _: &'a str) -> Answer<'a, Mark> {
+        unreachable!("nobody asks")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fence_counts_as_armed_only_when_its_barrier_is_up() {
+    let bench = Bench::new();
+    let process = bench.process();
+    let lease = hold(&process, &["watched"]).await;
+    lease.take_over(&[("watched", &Watched { lease: &lease })]).await.expect("up");
+    let _armed = lease.permit().expect("armed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_takes_nothing_over() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let bench = Bench::new();
+    let process = bench.process();
+    let files = Files::with_clock(folder.path(), process.clock()).expect("files");
+    let session = process.client().session().ttl(TTL).open().await.expect("opened");
+    let lease = session.acquire("r").shared().await.expect("granted");
+    let refused = lease.take_over(&[(FENCE, &files)]).await.expect_err("readers share one token");
+    assert!(matches!(refused, TakeOverError::Lease(PermitError::Refused(NoPermit::ReadOnly))), "{refused}");
+    assert_eq!(files.mark(lease.scope()).expect("readable"), None, "the fence was not asked");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_barrier_refused_as_stale_ends_the_lease() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -517,6 +517,36 @@ fn folder_name(scope: &Scope) -> PathBuf {
 mod tests {
     use super::*;
 
+    /// The writer's generation was in when the next two holders came: it was built upon, and the writer must be told so,
+    /// although the newest fence does not lead to it directly.
+    #[test]
+    fn a_writer_that_two_holders_have_built_upon_is_told_that_it_landed() {
+        let folder = std::env::temp_dir().join(format!("tenure-files-chain-{}", std::process::id()));
+        let files = Files::open(&folder).expect("a folder");
+        let scope: Scope = "chain".parse().expect("a scope");
+        let token = |number: u64| Token::try_from(number).expect("a token");
+        let barrier = |number: u64| {
+            let takeover =
+                Takeover::unchecked(scope.clone(), token(number), "holder".parse().expect("a name"));
+            files.barrier(&takeover).expect("a barrier");
+        };
+        let publish = |number: u64| {
+            let authority = crate::Unchecked::unchecked(scope.clone(), token(number), None);
+            files.publish(&authority, |_, next| fs::write(next.join("a"), "a")).expect("published");
+        };
+        barrier(1);
+        publish(1);
+        barrier(2);
+        publish(2);
+        barrier(3);
+        let (own, at) = (GenerationId { token: token(1), seq: 1 }, files.folder(&scope).expect("its folder"));
+        let (landed, passed_by) = (files.settle(&scope, &at, own), GenerationId { seq: 2, ..own });
+        let late = files.settle(&scope, &at, passed_by);
+        fs::remove_dir_all(&folder).expect("removed");
+        landed.expect("it is in what the second holder built upon");
+        assert!(matches!(late, Err(FenceError::Stale(_))), "{late:?}");
+    }
+
     #[test]
     fn every_scope_has_a_folder_of_its_own() {
         let long = "x".repeat(400);

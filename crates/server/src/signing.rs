@@ -114,6 +114,7 @@ pub(crate) struct Checked {
     pub seen: Option<Token>,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// Its token is the newest of its scope.
     Valid,
@@ -164,13 +165,7 @@ impl Api {
             let unknown = Checked { verdict: Verdict::Unknown, presented: None, seen: None };
             let Ok(claims) = keys(machine).verify(sequencer) else { return unknown };
             let seen = machine.newest_token(&claims.scope);
-            let verdict = match seen {
-                Some(seen) if claims.token == seen => Verdict::Valid,
-                Some(seen) if claims.token < seen => Verdict::Stale,
-                // Signed by us and newer than anything granted, or about a scope that was forgotten.
-                _ => Verdict::Unknown,
-            };
-            Checked { verdict, presented: Some(claims.token), seen }
+            Checked { verdict: judge(claims.token, seen), presented: Some(claims.token), seen }
         })
         .await
     }
@@ -275,4 +270,28 @@ fn keys(machine: &Machine) -> Keys {
         }
     }
     keys
+}
+
+/// What a token that was signed here counts for, when this is the newest of its scope.
+fn judge(presented: Token, newest: Option<Token>) -> Verdict {
+    match newest {
+        Some(newest) if presented == newest => Verdict::Valid,
+        Some(newest) if presented < newest => Verdict::Stale,
+        // Newer than anything granted, as after a restore; or about a scope that was forgotten.
+        _ => Verdict::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_newest_token_is_valid() {
+        let token = |number: u64| Token::try_from(number).expect("a token");
+        assert_eq!(judge(token(7), Some(token(7))), Verdict::Valid);
+        assert_eq!(judge(token(7), Some(token(8))), Verdict::Stale);
+        assert_eq!(judge(token(8), Some(token(7))), Verdict::Unknown, "nobody granted it");
+        assert_eq!(judge(token(7), None), Verdict::Unknown);
+    }
 }
