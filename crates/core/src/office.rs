@@ -532,8 +532,10 @@ impl<M: Message> Office<M> {
     /// that is under way goes only one that is at least as large. What is less waits for the answer, and for others
     /// to ride with.
     fn worth_an_entry(&self) -> bool {
+        // Asked of the lines and not of the count: a message without a single renewal wants its answer, too.
+        let anything = !(self.inbox.is_empty() && self.queue.is_empty());
         let many = self.waiting.many();
-        many > 0 && self.in_flight.iter().all(|entry| entry.many <= many)
+        anything && self.in_flight.iter().all(|entry| entry.many <= many)
     }
 
     fn probe_wake(&self, now: Moment) -> Option<Moment> {

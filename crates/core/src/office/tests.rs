@@ -6,24 +6,28 @@ use alloc::vec;
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 enum Letter {
     Renewal(u32),
+    NoRenewals,
     Open(u32, usize),
     Other(u32, usize),
 }
-use Letter::{Open, Other, Renewal};
+use Letter::{NoRenewals, Open, Other, Renewal};
 
 impl Message for Letter {
     fn line(&self) -> Line {
         match self {
-            Renewal(_) => Line::Renewal,
+            Renewal(_) | NoRenewals => Line::Renewal,
             Open(..) => Line::Open,
             Other(..) => Line::Other,
         }
     }
     fn bytes(&self) -> usize {
         match self {
-            Renewal(_) => panic!("the size of a renewal is not asked"),
+            Renewal(_) | NoRenewals => panic!("the size of a renewal is not asked"),
             Open(_, bytes) | Other(_, bytes) => *bytes,
         }
+    }
+    fn renewals(&self) -> usize {
+        usize::from(*self != NoRenewals)
     }
 }
 
@@ -246,6 +250,15 @@ fn beside_an_entry_goes_only_one_that_is_as_large() {
         [Other(6, 9)],
         "nothing is under way: nothing to wait for"
     );
+}
+
+#[test]
+fn a_message_without_a_renewal_is_answered_too() {
+    let mut office = office(OfficeLimits::default());
+    office.applied(MachineTime { earliest_deadline: None, ..machine(0) });
+    office.arrived(NoRenewals).unwrap();
+    assert_eq!(office.next_wake(moment(1)), Some(moment(1)));
+    assert_eq!(office.seal(|| moment(1)).unwrap().batch, [NoRenewals]);
 }
 
 #[test]
