@@ -3,14 +3,15 @@
 //! when two transactions meet, so it is handed one request at a time and cannot show their conflicts.
 
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use serde_json::json;
 use tenure_core::{Permit, Scope, Token};
 use tenure_fence::dynamodb::{Credentials, DynamoDb};
-use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
+use tenure_fence::{Barrier, Cursor, FenceError, FindOut, Mark, Takeover};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::cases::{Gate, REASON, Subject};
+use crate::cases::{self, Gate, REASON, Subject};
 use crate::support::{self, Server, http};
 
 crate::conform!(Items::start);
@@ -44,12 +45,14 @@ impl Items {
             });
             shared.as_ref()
         })?;
-        let credentials =
-            Credentials { access_key: "test".into(), secret_key: "test".into(), session_token: None };
-        let endpoint = format!("http://127.0.0.1:{port}");
-        let fence = DynamoDb::new(&endpoint, "us-east-1", credentials, "fenced");
-        Some(Items { fence, port: *port, _turn: turn })
+        Some(Items { fence: fence(*port), port: *port, _turn: turn })
     }
+}
+
+fn fence(port: u16) -> DynamoDb {
+    let credentials =
+        Credentials { access_key: "test".into(), secret_key: "test".into(), session_token: None };
+    DynamoDb::new(&format!("http://127.0.0.1:{port}"), "us-east-1", credentials, "fenced")
 }
 
 fn post(port: u16, operation: &str, body: &str) -> serde_json::Value {
@@ -139,4 +142,45 @@ impl Subject for Items {
     async fn restart(&mut self) -> bool {
         false
     }
+}
+
+/// An answer of 5xx says nothing of what was done, one of 4xx says that nothing was; a throttled request may be sent again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_error_says_what_may_have_happened() {
+    let scope = cases::fresh_scope("errors");
+    let (permit, takeover) = (cases::permit(&scope, 1), cases::takeover(&scope, 1));
+    let at = |status: &'static str, kind: &'static str| {
+        let body = format!(r#"{{"__type":"com.amazonaws.dynamodb.v20120810#{kind}"}}"#);
+        fence(http::serve(move |_| http::Message {
+            head: format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n", body.len()),
+            body: body.clone().into(),
+        }))
+    };
+    let broken = at("500 Internal Server Error", "InternalServerError");
+    let write = || vec![put(&scope, "a", "a")];
+    let unknown = broken.write(&permit, write()).await;
+    assert!(
+        matches!(unknown, Err(FenceError::Unknown { find_out: FindOut::ReadBack, .. })),
+        "a write may have landed: {unknown:?}"
+    );
+    let unknown = broken.barrier(&takeover).await;
+    assert!(matches!(unknown, Err(FenceError::Unknown { find_out: FindOut::Repeat, .. })), "{unknown:?}");
+    let busy = at("400 Bad Request", "ThrottlingException").write(&permit, write()).await;
+    assert!(matches!(busy, Err(FenceError::Unavailable { .. })), "{busy:?}");
+    let wrong = at("400 Bad Request", "ValidationException").write(&permit, write()).await;
+    assert!(matches!(wrong, Err(FenceError::Refused { .. })), "{wrong:?}");
+}
+
+/// The lease's own rest is the time-out, and what was sent may have landed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_without_an_answer_in_time_is_unknown() {
+    let scope = cases::fresh_scope("silent");
+    let silent = fence(http::serve(|_| {
+        loop {
+            std::thread::park();
+        }
+    }));
+    let permit = cases::permit_for(&scope, 1, Duration::from_millis(200));
+    let unknown = silent.write(&permit, vec![put(&scope, "a", "a")]).await;
+    assert!(matches!(unknown, Err(FenceError::Unknown { find_out: FindOut::ReadBack, .. })), "{unknown:?}");
 }
