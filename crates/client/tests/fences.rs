@@ -1,6 +1,5 @@
 //! Leases and fences together: the barrier on taking over, and what fences refuse becoming evidence in the store.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -84,19 +83,12 @@ async fn a_lease_waits_for_fences_that_others_brought() {
     let _armed = lease.permit().expect("every fence of the resource knows");
 }
 
-/// A fence that answers nothing, then with an error, and at last does it.
-struct Slow {
-    asked: Arc<AtomicU32>,
-}
+/// A fence whose barriers are answered by the test.
+struct Asked<F>(F);
 
-impl Fence for Slow {
+impl<F: Fn() -> Result<(), FenceError> + Send + Sync> Fence for Asked<F> {
     fn barrier<'a>(&'a self, _: &'a Takeover) -> Answer<'a, Barrier> {
-        let cause = || "no answer".into();
-        let answer = match self.asked.fetch_add(1, Ordering::SeqCst) {
-            0 => Err(FenceError::Unavailable { cause: cause() }),
-            1 => Err(FenceError::Unknown { find_out: FindOut::Repeat, cause: cause() }),
-            _ => Ok(Barrier { predecessor: None, seq: 0, cursor: None }),
-        };
+        let answer = (self.0)().map(|()| Barrier { predecessor: None, seq: 0, cursor: None });
         Box::pin(async { answer })
     }
 
@@ -114,31 +106,15 @@ async fn a_barrier_without_an_answer_is_repeated() {
     let bench = Bench::new();
     let process = bench.process();
     let lease = hold(&process, &["slow"]).await;
-    let slow = Slow { asked: Arc::default() };
+    let asked = AtomicU32::new(0);
+    let slow = Asked(|| match asked.fetch_add(1, Ordering::SeqCst) {
+        0 => Err(FenceError::Unavailable { cause: "no answer".into() }),
+        1 => Err(FenceError::Unknown { find_out: FindOut::Repeat, cause: "no answer".into() }),
+        _ => Ok(()),
+    });
     lease.take_over(&[("slow", &slow)]).await.expect("at last");
-    assert_eq!(slow.asked.load(Ordering::SeqCst), 3);
+    assert_eq!(asked.load(Ordering::SeqCst), 3);
     let _armed = lease.permit().expect("armed");
-}
-
-/// A fence that is asked while its lease looks for a permit.
-struct Watched<'l> {
-    lease: &'l Lease,
-}
-
-impl Fence for Watched<'_> {
-    fn barrier<'a>(&'a self, _: &'a Takeover) -> Answer<'a, Barrier> {
-        let refused = self.lease.permit().expect_err("the barrier is not up yet");
-        assert_eq!(refused, PermitError::Refused(NoPermit::NotArmed { missing: 1 }));
-        Box::pin(async { Ok(Barrier { predecessor: None, seq: 0, cursor: None }) })
-    }
-
-    fn mark<'a>(&'a self, _: &'a Scope) -> Answer<'a, Option<Mark>> {
-        unreachable!("nobody asks")
-    }
-
-    fn repair<'a>(&'a self, _: &'a Scope, _: Token, _: &'a HolderName, _: &'a str) -> Answer<'a, Mark> {
-        unreachable!("nobody asks")
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,7 +122,12 @@ async fn a_fence_counts_as_armed_only_when_its_barrier_is_up() {
     let bench = Bench::new();
     let process = bench.process();
     let lease = hold(&process, &["watched"]).await;
-    lease.take_over(&[("watched", &Watched { lease: &lease })]).await.expect("up");
+    let watched = Asked(|| {
+        let refused = lease.permit().expect_err("the barrier is not up yet");
+        assert_eq!(refused, PermitError::Refused(NoPermit::NotArmed { missing: 1 }));
+        Ok(())
+    });
+    lease.take_over(&[("watched", &watched)]).await.expect("up");
     let _armed = lease.permit().expect("armed");
 }
 

@@ -221,6 +221,30 @@ async fn snapshots_keep_the_disk_bounded_and_restore_the_machine() {
     again.shutdown().await;
 }
 
+/// Whoever opens the directory next must not meet a snapshot that is still being written.
+#[tokio::test]
+async fn a_node_that_has_shut_down_writes_nothing_more() {
+    let disk = SimDisk::new();
+    let replica = start(&disk).await;
+    let office = office(&replica).await;
+    propose(&replica, office, b"wait").await.unwrap();
+    replica.trigger_snapshot().await.unwrap();
+    let begun = async {
+        while !common::SLOW_SNAPSHOT.somebody_waits() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), begun).await.expect("a snapshot begins in time");
+    let shutdown = replica.shutdown();
+    tokio::pin!(shutdown);
+    let early = tokio::time::timeout(Duration::from_millis(100), &mut shutdown).await;
+    common::SLOW_SNAPSHOT.open();
+    assert!(early.is_err(), "shut down while a snapshot was being written");
+    shutdown.await;
+    let snapshots: Vec<_> = disk.names().into_iter().filter(|name| name.starts_with("snapshots/")).collect();
+    assert!(matches!(&snapshots[..], [name] if name.ends_with(".snapshot")), "{snapshots:?}");
+}
+
 #[tokio::test]
 async fn an_office_that_is_over_proposes_nothing() {
     let disk = SimDisk::new();

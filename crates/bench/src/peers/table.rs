@@ -95,15 +95,23 @@ fn latency(name: &'static str) -> impl Fn(&Value) -> Option<f64> {
 /// The number by which a row compares.
 fn headline(cell: &Cell, runs: &[Value]) -> Option<f64> {
     match cell.figure {
-        Figure::PerSecond => median(runs, |run| run["per_second"].as_f64()),
+        Figure::PerSecond => rate(runs, "per_second"),
         Figure::Latency | Figure::LatencyMax => median(runs, latency("p50_ms")),
         Figure::Named(name) => median(runs, |run| run["figures"][name].as_f64()),
     }
 }
 
+/// A rate, if anything was done at all: nothing compares with nothing.
+fn rate(runs: &[Value], name: &str) -> Option<f64> {
+    median(runs, |run| run[name].as_f64()).filter(|rate| *rate > 0.0)
+}
+
 /// What stands in one cell.
 fn shown(cell: &Cell, runs: &[Value]) -> Option<String> {
-    let value = headline(cell, runs)?;
+    let Some(value) = headline(cell, runs) else {
+        let seconds = runs.first()?["seconds"].as_f64()?;
+        return Some(format!("none done within {seconds:.0} s"));
+    };
     let millis = |value: f64| format!("{} ms", number(value));
     Some(match cell.figure {
         Figure::PerSecond => {
@@ -176,7 +184,7 @@ fn page(all: &[Cell], runs: &Runs, folder: &Path) -> Result<String, String> {
                 Some(ratio(cell, our_value / scale(ours), their_value / scale(theirs)))
             });
             if cell.figure == Figure::PerSecond {
-                let cost = |runs: &[Value]| median(runs, |run| run["operations_per_cpu_second"].as_f64());
+                let cost = |runs: &[Value]| rate(runs, "operations_per_cpu_second");
                 out += &line(
                     "… per second of the servers' processor time",
                     &targets,
@@ -203,8 +211,8 @@ fn page(all: &[Cell], runs: &Runs, folder: &Path) -> Result<String, String> {
         out += "\n";
         for (throughput, groups) in groups {
             let (what, name) = match throughput {
-                true => ("operations per second (longer is better)", "throughput"),
-                false => ("milliseconds (shorter is better)", "latency"),
+                true => ("operations per second, logarithmic (longer is better)", "throughput"),
+                false => ("milliseconds, logarithmic (shorter is better)", "latency"),
             };
             let title = format!("{nodes} node{}: {what}", if nodes == 1 { "" } else { "s" });
             write(&folder.join(format!("{name}-{nodes}.svg")), &Bars { title: title.clone(), groups }.svg())?;
@@ -248,6 +256,16 @@ mod tests {
         assert_eq!(median(&runs, |run| run["per_second"].as_f64()), Some(3.0));
         assert_eq!(median(&runs[..2], |run| run["per_second"].as_f64()), Some(2.0));
         assert_eq!(median(&runs, |run| run["nothing"].as_f64()), None);
+    }
+
+    #[test]
+    fn nothing_done_is_said_and_compared_with_nothing() {
+        let cell = cells(false).into_iter().find(|cell| cell.name == "3-cycles-256").expect("there is one");
+        let run =
+            |rate: f64| json!({ "per_second": rate, "operations_per_cpu_second": rate, "seconds": 4.99 });
+        let none = [run(0.0)];
+        assert_eq!(shown(&cell, &none).as_deref(), Some("none done within 5 s"));
+        assert_eq!((headline(&cell, &none), headline(&cell, &[run(7.0)])), (None, Some(7.0)));
     }
 
     #[test]

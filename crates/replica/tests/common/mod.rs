@@ -6,11 +6,46 @@ pub mod wires;
 
 use bytes::Bytes;
 use std::io::{self, Read, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use tenure_replica::{
     Config, Leadership, NoNetwork, Office, ProposeError, Replica, SimDisk, StartError, StateMachine,
 };
+
+/// Holds up the snapshot of a ledger that was told to `wait`. For one test of a program.
+pub static SLOW_SNAPSHOT: Gate = Gate { stage: Mutex::new(Stage::Away), changed: Condvar::new() };
+
+/// Where somebody waits until a test lets them through.
+pub struct Gate {
+    stage: Mutex<Stage>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Stage {
+    Away,
+    Waiting,
+    Through,
+}
+
+impl Gate {
+    fn wait(&self) {
+        let mut stage = self.stage.lock().unwrap();
+        if *stage == Stage::Away {
+            *stage = Stage::Waiting;
+        }
+        drop(self.changed.wait_while(stage, |stage| *stage != Stage::Through).unwrap());
+    }
+
+    pub fn somebody_waits(&self) -> bool {
+        *self.stage.lock().unwrap() == Stage::Waiting
+    }
+
+    pub fn open(&self) {
+        *self.stage.lock().unwrap() = Stage::Through;
+        self.changed.notify_all();
+    }
+}
 
 /// Remembers every entry it was given, in order.
 #[derive(Clone, Default)]
@@ -38,6 +73,9 @@ impl StateMachine for Ledger {
     }
 
     fn write_snapshot(capture: Ledger, output: &mut dyn Write) -> io::Result<()> {
+        if capture.entries.iter().any(|entry| entry == b"wait") {
+            SLOW_SNAPSHOT.wait();
+        }
         output.write_all(&capture.last.0.to_le_bytes())?;
         output.write_all(&capture.last.1.to_le_bytes())?;
         for entry in &*capture.entries {
