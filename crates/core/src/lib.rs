@@ -50,12 +50,13 @@ pub use numbers::{
 };
 pub use office::{Line, MachineTime, Message, Office, OfficeLimits, Sealed, Turned, Waiting};
 pub use permit::{Permit, PermitCount, ReadPermit};
-pub use time::{ClusterTime, Moment, WallTime};
+pub use time::{ClusterTime, Moment, Span, WallTime};
 pub use timing::{Bounds, BrokenTiming, Deadline, Timing, TimingNumbers};
 pub use tuning::{Advice, Change, Consequences, Load, Measured, Spread};
 
 /// The replicated state as plain records: what a snapshot holds.
 pub mod state {
+    pub use crate::machine::few::Few;
     pub use crate::machine::shelf::{Key, Shelf};
     pub use crate::machine::state::*;
 }

@@ -90,6 +90,22 @@ const fn micros(duration: Duration) -> u64 {
     if micros > u64::MAX as u128 { u64::MAX } else { micros as u64 }
 }
 
+/// A length of cluster time: a `Duration` in half the memory, for records of which there are many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Span(u64);
+
+impl From<Duration> for Span {
+    fn from(length: Duration) -> Self {
+        Self(micros(length))
+    }
+}
+
+impl From<Span> for Duration {
+    fn from(span: Span) -> Self {
+        Duration::from_micros(span.0)
+    }
+}
+
 /// Calendar time in milliseconds since 1970, stamped by the leader for display. Nothing decides by it,
 /// so it has no order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -88,7 +88,7 @@ pub struct LogOptions {
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { segment_bytes: 8 << 20, frame_bytes_max: 1 << 20, cache_bytes: 32 << 20 }
+        Self { segment_bytes: 8 << 20, frame_bytes_max: 1 << 20, cache_bytes: 4 << 20 }
     }
 }
 

@@ -4,12 +4,13 @@
 //! pace, so a slow one costs nothing. Sessions that wait for a grant are told directly. Nothing told here
 //! is relied on by anybody: whoever missed it finds out by asking.
 
-use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
+use tenure_core::state::Few;
 use tenure_core::{Applied, EndReason, Event, EventKind, Machine, ResourceName, Revision, SessionNumber};
 use tokio::sync::{mpsc, watch};
 
@@ -23,23 +24,18 @@ const LISTENER_EVENTS_MAX: usize = 1_024;
 pub struct Hub {
     revision: watch::Sender<Revision>,
     entries: watch::Sender<u64>,
-    listeners: Mutex<Listeners>,
+    /// Nearly every session has one who listens, and there may be a million sessions.
+    listeners: Mutex<HashMap<SessionNumber, Few<Arc<Told>>>>,
     tally: Tally,
 }
 
-#[derive(Debug, Default)]
-struct Listeners {
-    by_session: HashMap<SessionNumber, Vec<(u64, Told)>>,
-    next: u64,
-}
-
 /// Where the events of a session go, and where it is noted that some could not.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Told {
     /// One channel may serve many sessions.
     pub events: mpsc::Sender<Event>,
     /// Set when the channel was full and a session was cut off: its owner must ask.
-    pub cut_off: Arc<AtomicBool>,
+    pub cut_off: AtomicBool,
     /// What the owner is releasing itself.
     pub own: OwnReleases,
 }
@@ -86,16 +82,17 @@ impl Told {
 #[derive(Debug)]
 pub struct Listener {
     #[expect(dead_code, reason = "kept for its drop")]
-    ear: Ear,
+    ears: Ears<()>,
     events: mpsc::Receiver<Event>,
 }
 
-/// Keeps a sender told of one session; dropping it ends that.
+/// The sessions that one channel is told of, with what its owner keeps of each. Dropping it ends that.
 #[derive(Debug)]
-pub struct Ear {
+pub struct Ears<T> {
     hub: Arc<Hub>,
-    session: SessionNumber,
-    number: u64,
+    /// Weak, so that a channel closes when it is told of nothing any more.
+    told: Weak<Told>,
+    kept: HashMap<SessionNumber, T>,
 }
 
 impl Hub {
@@ -122,22 +119,23 @@ impl Hub {
     /// What happens to one session from now on.
     pub fn listen(self: &Arc<Self>, session: SessionNumber) -> Listener {
         let (sender, events) = mpsc::channel(LISTENER_EVENTS_MAX);
-        let told = Told { events: sender, cut_off: Arc::default(), own: OwnReleases::default() };
-        let ear = self.ear(session, told);
-        Listener { ear, events }
+        let told =
+            Arc::new(Told { events: sender, cut_off: AtomicBool::new(false), own: OwnReleases::default() });
+        let mut ears = Ears::new(self.clone(), &told);
+        ears.open(&told, session, ());
+        Listener { ears, events }
     }
 
-    /// Sends what happens to one session from now on to a channel that may serve many sessions, until the ear
-    /// is dropped or the channel is full: then it is cut off and its owner must ask.
-    pub fn ear(self: &Arc<Self>, session: SessionNumber, told: Told) -> Ear {
+    fn stop_telling(&self, told: &Weak<Told>, session: SessionNumber) {
         let mut listeners = self.listeners.lock();
-        listeners.next += 1;
-        let number = listeners.next;
-        // Nearly always the only one: room for exactly that, because there may be a million sessions.
-        let senders = listeners.by_session.entry(session).or_default();
-        senders.reserve_exact(1);
-        senders.push((number, told));
-        Ear { hub: self.clone(), session, number }
+        if let Some(all) = listeners.get_mut(&session) {
+            if let Some(at) = all.iter().position(|one| std::ptr::eq(Arc::as_ptr(one), told.as_ptr())) {
+                all.remove(at);
+            }
+            if all.is_empty() {
+                listeners.remove(&session);
+            }
+        }
     }
 
     /// What this node has seen happen, counted.
@@ -152,12 +150,19 @@ impl Hub {
             return;
         }
         let mut listeners = self.listeners.lock();
-        if !listeners.by_session.is_empty() {
+        if !listeners.is_empty() {
             for event in &applied.events {
                 let Some(session) = concerns(&event.kind) else { continue };
-                let Some(senders) = listeners.by_session.get_mut(&session) else { continue };
+                let Some(all) = listeners.get_mut(&session) else { continue };
                 // A listener that does not keep up is cut off rather than waited for.
-                senders.retain(|(_, told)| told.tell(event));
+                let mut at = 0;
+                while let Some(told) = all.get(at) {
+                    if told.tell(event) {
+                        at += 1;
+                    } else {
+                        all.remove(at);
+                    }
+                }
             }
         }
         drop(listeners);
@@ -166,7 +171,7 @@ impl Hub {
 
     /// The machine was replaced by a snapshot: everybody must look again.
     pub(crate) fn reset(&self, machine: &Machine) {
-        self.listeners.lock().by_session.clear();
+        self.listeners.lock().clear();
         self.entries.send_replace(machine.entries());
         self.revision.send_replace(machine.revision());
     }
@@ -179,14 +184,42 @@ impl Listener {
     }
 }
 
-impl Drop for Ear {
+impl<T> Ears<T> {
+    /// Told of nothing yet.
+    pub fn new(hub: Arc<Hub>, told: &Arc<Told>) -> Self {
+        Self { hub, told: Arc::downgrade(told), kept: HashMap::new() }
+    }
+
+    /// Sends what happens to one session from now on to the channel, until it is shut or the channel is full: then it is cut
+    /// off and its owner must ask.
+    pub fn open(&mut self, told: &Arc<Told>, session: SessionNumber, kept: T) {
+        self.shut(session);
+        self.kept.insert(session, kept);
+        self.hub.listeners.lock().entry(session).or_default().push(told.clone());
+    }
+
+    /// Nothing more of this session.
+    pub fn shut(&mut self, session: SessionNumber) {
+        if self.kept.remove(&session).is_some() {
+            self.hub.stop_telling(&self.told, session);
+        }
+    }
+
+    /// What is kept of a session, if it is listened to.
+    pub fn kept(&self, session: SessionNumber) -> Option<&T> {
+        self.kept.get(&session)
+    }
+
+    /// How many sessions are listened to.
+    pub fn len(&self) -> usize {
+        self.kept.len()
+    }
+}
+
+impl<T> Drop for Ears<T> {
     fn drop(&mut self) {
-        let mut listeners = self.hub.listeners.lock();
-        if let Some(senders) = listeners.by_session.get_mut(&self.session) {
-            senders.retain(|(number, _)| *number != self.number);
-            if senders.is_empty() {
-                listeners.by_session.remove(&self.session);
-            }
+        for session in self.kept.keys() {
+            self.hub.stop_telling(&self.told, *session);
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use tenure_core::state::{Answers, Pulse, Session, State};
+use tenure_core::state::{Answers, Few, Pulse, Session, State};
 use tenure_core::{ClusterTime, Entry, Renewal, Revision, Secret, SessionNumber, WallTime};
 use tenure_wire::{decode_entry, encode_entry, read_snapshot, state_hash, write_snapshot};
 
@@ -53,7 +53,7 @@ fn main() {
             nonce: None,
             implicit: false,
             opened_at: ClusterTime::from_micros(number),
-            leases: Vec::new(),
+            leases: Few::None,
             answers: Answers::default(),
             more: None,
         };

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{InvalidName, InvalidToken};
+use tenure_core::state::Few;
+use tenure_core::{InvalidName, InvalidToken, Span};
 
 /// Why bytes could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -375,7 +376,7 @@ macro_rules! sequence {
     )*};
 }
 
-sequence!(Vec<T>, VecDeque<T>, Box<[T]>);
+sequence!(Vec<T>, VecDeque<T>, Few<T>);
 
 impl<T: Coded + Ord> Coded for BTreeSet<T> {
     fn put(&self, out: &mut Vec<u8>) {
@@ -471,6 +472,15 @@ impl Coded for &'static str {
 
 /// Durations are exact: whole microseconds, doubled, as nearly all are; the number 1 announces any other
 /// as seconds and nanoseconds.
+impl Coded for Span {
+    fn put(&self, out: &mut Vec<u8>) {
+        Duration::from(*self).put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Duration::take(input).map(Span::from)
+    }
+}
+
 impl Coded for Duration {
     fn put(&self, out: &mut Vec<u8>) {
         let micros = self.as_micros();

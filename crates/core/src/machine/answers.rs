@@ -32,11 +32,7 @@ impl Answers {
     fn set(&mut self, number: u64, remembered: Remembered) {
         match self.find(number) {
             Ok(at) => self.remembered[at].1 = remembered,
-            Err(at) => {
-                // Most sessions remember one or two: room for exactly that.
-                self.remembered.reserve_exact(1);
-                self.remembered.insert(at, (number, remembered));
-            }
+            Err(at) => self.remembered.insert(at, (number, remembered)),
         }
     }
 
@@ -115,8 +111,9 @@ impl Machine {
         let answers = &mut self.session_mut(session).answers;
         answers.floor = lowest_awaited;
         let keep_from = answers.remembered.partition_point(|(number, _)| *number < lowest_awaited);
-        let freed: u64 =
-            answers.remembered.drain(..keep_from).map(|(_, remembered)| remembered.value_bytes()).sum();
+        let forgotten = &answers.remembered[..keep_from];
+        let freed: u64 = forgotten.iter().map(|(_, remembered)| remembered.value_bytes()).sum();
+        answers.remembered.drop_first(keep_from);
         self.answer_bytes -= freed;
     }
 
@@ -131,11 +128,12 @@ impl Machine {
                         slot: grant.slot,
                         token: grant.token,
                         generation: grant.generation,
-                        remaining: grant.remaining,
-                        waited: grant.waited,
+                        remaining: grant.remaining.into(),
+                        waited: grant.waited.into(),
                     })
                     .collect(),
             ),
+            Ok(Done::Released { released }) => Remembered::Released(*released),
             other => Remembered::Answered(Box::new(other.clone())),
         };
         self.set_remembered(session, number, remembered);
@@ -176,6 +174,7 @@ impl Machine {
             Remembered::Waiting(waiter) => Ok(self.queued_answer(*waiter)),
             Remembered::Cancelled => Err(Refusal::Cancelled),
             Remembered::Answered(answer) => (**answer).clone(),
+            Remembered::Released(released) => Ok(Done::Released { released: *released }),
             Remembered::Granted(grants) => Ok(Done::Granted {
                 grants: grants
                     .iter()
@@ -187,9 +186,9 @@ impl Machine {
                         slot: grant.slot,
                         token: grant.token,
                         generation: grant.generation,
-                        remaining: grant.remaining,
+                        remaining: grant.remaining.into(),
                         ttl: self.pulse(session).ttl,
-                        waited: grant.waited,
+                        waited: grant.waited.into(),
                         // As it is now: a fence that was brought meanwhile wants the token, too.
                         fences: self
                             .names

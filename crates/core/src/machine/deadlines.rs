@@ -1,4 +1,4 @@
-//! One ordered index of everything that time alone will bring about.
+//! An ordered index of everything that time alone will bring about.
 //!
 //! A session's place here may be earlier than its true deadline: renewals are far too many to move it
 //! each time, so it is moved when it comes up. It is never later.
@@ -26,24 +26,44 @@ pub(super) enum Due {
     Grace,
 }
 
+/// Sessions are many and all alike, so they have an index of their own that takes half the memory.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Deadlines(BTreeSet<(ClusterTime, Due)>);
+pub(super) struct Deadlines {
+    sessions: BTreeSet<(ClusterTime, SessionNumber)>,
+    others: BTreeSet<(ClusterTime, Due)>,
+}
 
 impl Deadlines {
     pub fn add(&mut self, at: ClusterTime, due: Due) {
-        self.0.insert((at, due));
+        match due {
+            Due::Session(session) => self.sessions.insert((at, session)),
+            other => self.others.insert((at, other)),
+        };
     }
 
     pub fn remove(&mut self, at: ClusterTime, due: Due) {
-        self.0.remove(&(at, due));
+        match due {
+            Due::Session(session) => self.sessions.remove(&(at, session)),
+            other => self.others.remove(&(at, other)),
+        };
     }
 
-    /// The first that has come by `time`, taken out.
+    /// The first that has come by `time`, taken out; of what comes at the same time, sessions first.
     pub fn pop_due(&mut self, time: ClusterTime) -> Option<(ClusterTime, Due)> {
-        (self.earliest()? <= time).then(|| self.0.pop_first()).flatten()
+        let session = self.sessions.first().map(|(at, _)| *at);
+        let other = self.others.first().map(|(at, _)| *at);
+        match (session, other) {
+            (Some(at), other) if at <= time && other.is_none_or(|other| at <= other) => {
+                self.sessions.pop_first().map(|(at, session)| (at, Due::Session(session)))
+            }
+            (_, Some(at)) if at <= time => self.others.pop_first(),
+            _ => None,
+        }
     }
 
     pub fn earliest(&self) -> Option<ClusterTime> {
-        self.0.first().map(|(at, _)| *at)
+        let session = self.sessions.first().map(|(at, _)| *at);
+        let other = self.others.first().map(|(at, _)| *at);
+        session.into_iter().chain(other).min()
     }
 }

@@ -23,13 +23,14 @@ impl EventLog {
 
     pub fn push(&mut self, event: Event, limits: &Limits) {
         self.bytes += bytes(&event);
-        self.events.push_back(event);
-        while self.events.len() > limits.events_max as usize || self.bytes > limits.event_bytes_max {
+        // Room is made first, so that the list never grows beyond what it may hold.
+        while self.events.len() >= limits.events_max as usize || self.bytes > limits.event_bytes_max {
             let Some(dropped) = self.events.pop_front() else { break };
             self.bytes -= bytes(&dropped);
             // A revision is delivered whole or not at all, so one that lost an event is no longer complete.
             self.complete_after = dropped.revision;
         }
+        self.events.push_back(event);
     }
 
     /// The events after `revision`, or the oldest revision after which all are here.

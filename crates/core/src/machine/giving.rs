@@ -61,14 +61,14 @@ impl Machine {
             match machine.session(session).answers.get(acquire).cloned() {
                 Some(Remembered::Waiting(waiter)) => machine.leave_line(waiter, EndReason::Released),
                 Some(Remembered::Granted(grants)) => {
-                    for grant in grants {
+                    for grant in &grants {
                         released |= machine.give_back(session, &grant.resource, Some(grant.token));
                     }
                 }
                 // It has not arrived: that it was cancelled takes a place among the answers.
                 None => machine.room_to_remember(session)?,
                 // It was refused, or cancelled before: nothing is left to undo, and its answer stays.
-                Some(Remembered::Answered(_) | Remembered::Cancelled) => {
+                Some(Remembered::Answered(_) | Remembered::Released(_) | Remembered::Cancelled) => {
                     return Ok(Done::Cancelled { released });
                 }
             }

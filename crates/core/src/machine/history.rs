@@ -22,6 +22,19 @@ impl Machine {
         let count_max = self.limits().history_per_resource_max as usize;
         let age_max = self.limits().history_age_max;
         let history = &mut self.resource_mut(number).more_mut().history;
+        // Age is judged only here, when something is written: history keeps no idle cluster awake.
+        while history.front().is_some_and(|oldest| time.since(oldest.to) > age_max)
+            || (history.len() >= count_max && !history.is_empty())
+        {
+            history.pop_front();
+        }
+        if count_max == 0 {
+            return;
+        }
+        // Most have one past lease or as many as are remembered: from one on, room is doubled up to just that.
+        if history.len() == history.capacity() {
+            history.reserve_exact(history.len().clamp(1, count_max - history.len()));
+        }
         history.push_back(Transition {
             token: hold.token,
             generation: hold.generation,
@@ -36,12 +49,6 @@ impl Machine {
             why: ending.why,
             reason: ending.reason.clone(),
         });
-        // Age is judged only here, when something is written: history keeps no idle cluster awake.
-        while history.len() > count_max
-            || history.front().is_some_and(|oldest| time.since(oldest.to) > age_max)
-        {
-            history.pop_front();
-        }
     }
 
     /// Whether a resource must stay: a fence, a register or a slot somewhere is bound to what it is.

@@ -8,6 +8,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::deadlines::Due;
+use super::few::Few;
 use super::state::{EndedNews, Hold, HoldMore, Notice, Resource, ResourceMore, ResourceNumber};
 use super::{Contradiction, Machine, Succession};
 use crate::answer::{Grant, Holding, Refusal};
@@ -143,7 +144,7 @@ impl Machine {
                 kind: None,
                 generation: Generation::default(),
                 last_token: 0,
-                holds: Vec::new(),
+                holds: Few::default(),
                 freed_at: self.state.revision,
                 more: None,
             },
@@ -266,7 +267,6 @@ impl Machine {
             more,
         };
         let notice_from = hold.notice_from(ttl);
-        resource.holds.reserve_exact(1);
         // In the order of slots, so that the lowest free one is found by halving.
         let at = resource.holds.partition_point(|other| other.slot <= slot);
         resource.holds.insert(at, hold);
@@ -289,7 +289,6 @@ impl Machine {
         }
         let leases = &mut self.session_mut(session).leases;
         let at = leases.binary_search(&number).expect_err("one_holder: a session holds a resource once");
-        leases.reserve_exact(1);
         leases.insert(at, number);
 
         self.state.totals.grants += 1;

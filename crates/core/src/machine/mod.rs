@@ -11,11 +11,13 @@ mod answers;
 mod deadlines;
 mod events;
 mod fences;
+pub mod few;
 mod free_list;
 mod giving;
 mod history;
 mod leases;
 mod margins;
+mod nonces;
 mod registers;
 mod restore;
 mod sessions;
@@ -34,6 +36,7 @@ use self::deadlines::{Deadlines, Due};
 use self::events::EventLog;
 use self::free_list::FreeList;
 pub use self::margins::Margins;
+use self::nonces::Nonces;
 use self::shelf::Shelf;
 use self::state::{RegisterNumber, ResourceNumber, State};
 use crate::answer::{Answer, Done, Refusal, RenewalAnswer};
@@ -41,7 +44,7 @@ use crate::command::{Command, Entry, Settings};
 use crate::event::{EndReason, Event, EventKind};
 use crate::limits::Limits;
 use crate::names::{RegisterKey, ResourceName};
-use crate::numbers::{Nonce, Revision, SessionNumber, Token};
+use crate::numbers::{Revision, SessionNumber, Token};
 use crate::time::ClusterTime;
 
 /// The replicated state machine: the agreed state and the indexes that make it quick.
@@ -55,7 +58,7 @@ pub struct Machine {
     indexed: Shelf<SessionNumber, ClusterTime>,
     names: BTreeMap<ResourceName, ResourceNumber>,
     keys: BTreeMap<RegisterKey, RegisterNumber>,
-    nonces: BTreeMap<Nonce, SessionNumber>,
+    nonces: Nonces,
     /// How many sessions have each TTL.
     ttls: BTreeMap<Duration, u32>,
     /// Free resources that may be forgotten.
@@ -135,7 +138,7 @@ impl Machine {
             indexed: Shelf::default(),
             names: BTreeMap::new(),
             keys: BTreeMap::new(),
-            nonces: BTreeMap::new(),
+            nonces: Nonces::default(),
             ttls: BTreeMap::new(),
             forgettable: FreeList::default(),
             pinned: BTreeSet::new(),

@@ -7,6 +7,7 @@
 use alloc::vec::Vec;
 
 use super::Machine;
+use super::few::Few;
 use super::leases::Ending;
 use super::shelf::Shelf;
 use super::state::{Resource, State};
@@ -71,7 +72,7 @@ impl Machine {
                 more.queue.clear();
                 more.delayed_until = None;
             }
-            resources.insert(number, Resource { holds: Vec::new(), more, ..resource.clone() });
+            resources.insert(number, Resource { holds: Few::None, more, ..resource.clone() });
         }
         let mut registers = Shelf::default();
         for (number, register) in self.state.registers.iter() {

@@ -7,13 +7,14 @@ use core::time::Duration;
 
 use super::deadlines::Due;
 use super::fences::may_tell;
+use super::few::Few;
 use super::leases::Ending;
 use super::state::{Answers, Pulse, Session, SessionMore};
 use super::{Contradiction, Machine};
 use crate::answer::{Answer, Done, Refusal, RenewalAnswer, RenewalNews};
 use crate::command::{Caller, Open, Renewal};
 use crate::event::{EndReason, EventKind};
-use crate::numbers::{Revision, SessionId, SessionNumber};
+use crate::numbers::{Nonce, Revision, SessionId, SessionNumber};
 use crate::time::ClusterTime;
 
 /// A session that an open made or found, and the number of the transmission that asked.
@@ -36,7 +37,10 @@ impl Machine {
             };
             *self.ttls.entry(pulse.ttl).or_default() += 1;
             if let Some(nonce) = session.nonce {
-                self.nonces.insert(nonce, number);
+                if self.nonces.get(nonce, &self.state.sessions).is_some() {
+                    return Err(Contradiction("one nonce opened two sessions"));
+                }
+                self.nonces.add(number, &self.state.sessions);
             }
             self.answer_bytes += session.answers.value_bytes();
             self.lapsed_sessions += usize::from(pulse.lapsed);
@@ -108,8 +112,8 @@ impl Machine {
         let Some(session) = self.state.sessions.get(number) else { return };
         let leases = session.leases.clone();
         let waiters: Vec<_> = session.more.iter().flat_map(|more| &more.waiters).copied().collect();
-        for resource in leases {
-            self.settle(resource);
+        for resource in &leases {
+            self.settle(*resource);
         }
         for waiter in waiters {
             self.settle_waiter(waiter);
@@ -146,11 +150,14 @@ impl Machine {
         if ttl < min || ttl > max { Err(Refusal::InvalidTtl { ttl, min, max }) } else { Ok(()) }
     }
 
+    /// The session that this nonce opened, live or not.
+    pub(super) fn named_by(&self, nonce: Option<Nonce>) -> Option<SessionNumber> {
+        self.nonces.get(nonce?, &self.state.sessions)
+    }
+
     /// The live session that this nonce opened.
     pub(super) fn opened_before(&self, open: &Open) -> Result<Option<SessionNumber>, Refusal> {
-        let Some(number) = open.nonce.and_then(|nonce| self.nonces.get(&nonce)).copied() else {
-            return Ok(None);
-        };
+        let Some(number) = self.named_by(open.nonce) else { return Ok(None) };
         if !self.is_live(number) {
             return Ok(None);
         }
@@ -175,10 +182,10 @@ impl Machine {
         }
         // The nonce may still name a session that is not live any more. One that has ended is cleared away;
         // one that has lapsed may live again by a renewal, but this nonce will not find it.
-        if let Some(former) = open.nonce.and_then(|nonce| self.nonces.get(&nonce)).copied() {
+        if let Some(former) = self.named_by(open.nonce) {
             self.clear_ended_session(former);
-            if let Some(former) = self.state.sessions.get_mut(former) {
-                former.nonce = None;
+            if let Some(nonce) = self.state.sessions.get_mut(former).and_then(|former| former.nonce.take()) {
+                self.nonces.remove(nonce, former);
             }
         }
         let sessions_max = self.limits().sessions_max;
@@ -188,7 +195,13 @@ impl Machine {
 
         self.state.sessions_opened += 1;
         let session = SessionNumber::new(self.state.sessions_opened);
-        self.emit(EventKind::Opened { session, holder: open.holder.clone() });
+        // A process opens its sessions one after the other: they share one copy of its name.
+        let before = SessionNumber::new(session.get() - 1);
+        let holder = match self.state.sessions.get(before) {
+            Some(before) if before.holder == open.holder => before.holder.clone(),
+            _ => open.holder,
+        };
+        self.emit(EventKind::Opened { session, holder: holder.clone() });
         self.state.pulses.insert(
             session,
             Pulse {
@@ -204,17 +217,17 @@ impl Machine {
             session,
             Session {
                 secret: open.secret,
-                holder: open.holder,
+                holder,
                 nonce: open.nonce,
                 implicit,
                 opened_at: self.state.time,
-                leases: Vec::new(),
+                leases: Few::default(),
                 answers: Answers::default(),
                 more: None,
             },
         );
-        if let Some(nonce) = open.nonce {
-            self.nonces.insert(nonce, session);
+        if open.nonce.is_some() {
+            self.nonces.add(session, &self.state.sessions);
         }
         *self.ttls.entry(open.ttl).or_default() += 1;
         self.deadlines.add(deadline, Due::Session(session));
@@ -400,7 +413,7 @@ impl Machine {
         let holder = self.session(number).holder.clone();
         self.emit(EventKind::Lapsed { session: number, holder });
         self.drop_waiters(number, EndReason::Expired, &Err(Refusal::Lapsed));
-        for resource in self.session(number).leases.clone() {
+        for resource in self.session(number).leases.clone().iter().copied() {
             let keeps = self
                 .resource(resource)
                 .hold_of(number)
@@ -427,7 +440,7 @@ impl Machine {
     pub(super) fn end_session(&mut self, number: SessionNumber, why: EndReason) {
         let due = self.session_due_at(number).filter(|_| why == EndReason::Expired);
         self.drop_waiters(number, why, &Err(Refusal::UnknownSession));
-        for resource in self.session(number).leases.clone() {
+        for resource in self.session(number).leases.clone().iter().copied() {
             self.end_lease(resource, number, Ending { due, session_ends: true, ..Ending::imposed(why) });
         }
         self.drop_ephemerals(number);
@@ -438,10 +451,8 @@ impl Machine {
         let pulse = self.state.pulses.remove(number).expect("every session has a pulse");
         let session = self.state.sessions.remove(number).expect("a session that ends exists");
         self.lapsed_sessions -= usize::from(pulse.lapsed);
-        if let Some(nonce) = session.nonce
-            && self.nonces.get(&nonce) == Some(&number)
-        {
-            self.nonces.remove(&nonce);
+        if let Some(nonce) = session.nonce {
+            self.nonces.remove(nonce, number);
         }
         if let Some(count) = self.ttls.get_mut(&pulse.ttl) {
             *count -= 1;

@@ -20,32 +20,56 @@ pub trait Key: Copy {
     fn number(self) -> u64;
 }
 
-/// Up to 64 neighbours: one bit per place that is taken, and the records without gaps between them.
+/// Up to 64 neighbours. Records stand in the order in which they came, so that none has to move when another goes,
+/// but the last one into its place.
 #[derive(Clone, Debug)]
 struct Board<T> {
+    /// One bit per number that has a record.
     taken: u64,
+    /// Where the record of each of these numbers stands.
+    places: [u8; BOARD as usize],
+    /// The other way round: of which number the record at each place is.
+    offsets: [u8; BOARD as usize],
     records: Vec<T>,
 }
 
 impl<T> Board<T> {
+    fn empty() -> Self {
+        Self { taken: 0, places: [0; BOARD as usize], offsets: [0; BOARD as usize], records: Vec::new() }
+    }
+
     fn bit(number: u64) -> u64 {
         1 << (number % BOARD)
     }
 
-    /// Where the record of `number` stands, or would stand.
+    /// Where the record of `number` stands, if there is one.
     #[inline]
-    fn place(&self, number: u64) -> usize {
-        let before = Self::bit(number) - 1;
-        // Nearly always nobody in front of it has gone, and there is nothing to count.
-        if self.taken & before == before {
-            (number % BOARD) as usize
-        } else {
-            (self.taken & before).count_ones() as usize
-        }
+    fn place(&self, number: u64) -> Option<usize> {
+        let taken = self.taken & Self::bit(number) != 0;
+        taken.then(|| usize::from(self.places[(number % BOARD) as usize]))
     }
 
-    fn holds(&self, number: u64) -> bool {
-        self.taken & Self::bit(number) != 0
+    fn insert(&mut self, number: u64, record: T) {
+        assert!(self.place(number).is_none(), "record number {number} is taken already");
+        let (offset, place) = ((number % BOARD) as usize, self.records.len());
+        self.places[offset] = place as u8;
+        self.offsets[place] = offset as u8;
+        self.taken |= Self::bit(number);
+        self.records.push(record);
+    }
+
+    /// Takes the record of `number` from its place.
+    fn remove(&mut self, number: u64, place: usize) -> T {
+        self.taken &= !Self::bit(number);
+        let record = self.records.swap_remove(place);
+        let moved = self.offsets[self.records.len()];
+        self.offsets[place] = moved;
+        self.places[usize::from(moved)] = place as u8;
+        // A board of which little is left keeps little memory.
+        if self.records.len() * 4 <= self.records.capacity() {
+            self.records.shrink_to(self.records.len() * 2);
+        }
+        record
     }
 }
 
@@ -147,7 +171,7 @@ impl<K: Key, T: Clone> Shelf<K, T> {
     pub fn get(&self, key: K) -> Option<&T> {
         let number = key.number();
         let board = self.board(number / BOARD)?;
-        board.holds(number).then(|| &board.records[board.place(number)])
+        board.place(number).map(|place| &board.records[place])
     }
 
     /// The record under this key, to be changed.
@@ -155,10 +179,7 @@ impl<K: Key, T: Clone> Shelf<K, T> {
         let number = key.number();
         let at = self.board_at(number / BOARD).ok()?;
         let board = &mut self.boards[at].1;
-        if !board.holds(number) {
-            return None;
-        }
-        let place = board.place(number);
+        let place = board.place(number)?;
         Some(&mut Arc::make_mut(board).records[place])
     }
 
@@ -166,14 +187,10 @@ impl<K: Key, T: Clone> Shelf<K, T> {
     pub fn insert(&mut self, key: K, record: T) {
         let number = key.number();
         let at = self.board_at(number / BOARD).unwrap_or_else(|at| {
-            self.boards.insert(at, (number / BOARD, Arc::new(Board { taken: 0, records: Vec::new() })));
+            self.boards.insert(at, (number / BOARD, Arc::new(Board::empty())));
             at
         });
-        let board = Arc::make_mut(&mut self.boards[at].1);
-        assert!(!board.holds(number), "record number {number} is taken already");
-        let place = board.place(number);
-        board.records.insert(place, record);
-        board.taken |= Board::<T>::bit(number);
+        Arc::make_mut(&mut self.boards[at].1).insert(number, record);
         self.len += 1;
     }
 
@@ -182,12 +199,9 @@ impl<K: Key, T: Clone> Shelf<K, T> {
         let number = key.number();
         let at = self.board_at(number / BOARD).ok()?;
         let board = &mut self.boards[at].1;
-        if !board.holds(number) {
-            return None;
-        }
+        let place = board.place(number)?;
         let board = Arc::make_mut(board);
-        let record = board.records.remove(board.place(number));
-        board.taken &= !Board::<T>::bit(number);
+        let record = board.remove(number, place);
         self.len -= 1;
         if board.taken == 0 {
             self.boards.remove(at);
@@ -213,9 +227,8 @@ impl<K: Key, T: Clone> Shelf<K, T> {
 
     fn board_iter(board_number: u64, board: &Board<T>) -> impl Iterator<Item = (K, &T)> {
         (0..BOARD)
-            .filter(|offset| board.taken & (1 << offset) != 0)
-            .map(move |offset| K::from_number(board_number * BOARD + offset))
-            .zip(board.records.iter())
+            .filter_map(move |offset| Some((board_number * BOARD + offset, board.place(offset)?)))
+            .map(|(number, place)| (K::from_number(number), &board.records[place]))
     }
 }
 

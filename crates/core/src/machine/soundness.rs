@@ -262,6 +262,12 @@ mod tests {
             |state| resource(state).more_mut().guards = 0,
             |state| resource(state).name = "y".parse().expect("a good name"),
             |state| {
+                for session in [1, 2].map(SessionNumber::new) {
+                    let session = state.sessions.get_mut(session).expect("opened above");
+                    session.nonce = Some(crate::Nonce::new([7; 16]));
+                }
+            },
+            |state| {
                 let twice = resource(state).holds[0].clone();
                 resource(state).holds.push(twice);
             },

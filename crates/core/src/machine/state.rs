@@ -7,6 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::few::Few;
 use super::shelf::{Key, Shelf};
 use crate::answer::Answer;
 use crate::command::{KindSetting, Mode, Policies, Settings};
@@ -14,7 +15,7 @@ use crate::event::EndReason;
 use crate::limits::Limits;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
 use crate::numbers::{Generation, Nonce, Revision, Secret, SessionNumber, Slot, Token};
-use crate::time::{ClusterTime, WallTime};
+use crate::time::{ClusterTime, Span, WallTime};
 
 /// Implements an internal number under which records of one kind stand.
 macro_rules! record_number {
@@ -153,7 +154,7 @@ pub struct Session {
     /// When it was opened.
     pub opened_at: ClusterTime,
     /// What it holds, in the order of record numbers.
-    pub leases: Vec<ResourceNumber>,
+    pub leases: Few<ResourceNumber>,
     /// The answers that it may ask for again.
     pub answers: Answers,
     /// What few sessions have.
@@ -196,10 +197,10 @@ pub struct Answers {
     /// Numbers below this are forgotten.
     pub floor: u64,
     /// The answers, by number.
-    pub remembered: Vec<(u64, Remembered)>,
+    pub remembered: Few<(u64, Remembered)>,
 }
 
-/// One remembered answer; grants, by far the most frequent, in little memory.
+/// One remembered answer; grants and releases, by far the most frequent, in little memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remembered {
     /// The acquire still stands in line.
@@ -207,9 +208,11 @@ pub enum Remembered {
     /// The acquire was cancelled, perhaps before it arrived.
     Cancelled,
     /// The acquire was granted.
-    Granted(Box<[RememberedGrant]>),
+    Granted(Few<RememberedGrant>),
     /// Any other answer.
     Answered(Box<Answer>),
+    /// The release was done, or there was nothing to release.
+    Released(bool),
 }
 
 /// What cannot be looked up again of a grant that was answered.
@@ -226,9 +229,9 @@ pub struct RememberedGrant {
     /// The generation.
     pub generation: Generation,
     /// What was left of the session at the grant.
-    pub remaining: Duration,
+    pub remaining: Span,
     /// How long the acquire stood in line.
-    pub waited: Duration,
+    pub waited: Span,
 }
 
 /// A resource: what is protected.
@@ -243,7 +246,7 @@ pub struct Resource {
     /// The newest token of it; zero before the first.
     pub last_token: u64,
     /// Who holds it now.
-    pub holds: Vec<Hold>,
+    pub holds: Few<Hold>,
     /// The revision at which it last became free; orders what is forgotten first.
     pub freed_at: Revision,
     /// What few resources have at a time.

@@ -28,7 +28,7 @@ impl Machine {
                 self.check_policies(&acquire.policies, open.ttl)?;
                 // Refused before it opens anything: a refused acquire leaves no session behind. The resource is
                 // looked at as the new session would see it.
-                if let Some(former) = open.nonce.and_then(|nonce| self.nonces.get(&nonce)).copied() {
+                if let Some(former) = self.named_by(open.nonce) {
                     self.settle_session(former);
                 }
                 let known = self.opened_before(&open)?;

@@ -311,15 +311,15 @@ pub fn state() -> State {
     let mut remembered = vec![
         Remembered::Waiting(WaiterNumber(4)),
         Remembered::Cancelled,
-        Remembered::Granted(Box::new([RememberedGrant {
+        Remembered::Granted(Few::One(RememberedGrant {
             resource: name("settlement/cron"),
             mode: Mode::Slots(3),
             slot: Some(Slot::new(2)),
             token: token(17),
             generation: Generation::new(4),
-            remaining: millis(9_999),
-            waited: millis(250),
-        }])),
+            remaining: millis(9_999).into(),
+            waited: millis(250).into(),
+        })),
     ];
     remembered.extend(dones().into_iter().map(|done| answered(Ok(done))));
     remembered.extend(refusals().into_iter().map(|refusal| answered(Err(refusal))));
@@ -385,10 +385,10 @@ pub fn state() -> State {
                 nonce: full.then(|| Nonce::new([0xa5; 16])),
                 implicit: full,
                 opened_at: time(5),
-                leases: vec![ResourceNumber(1), ResourceNumber(66)],
+                leases: Few::Many(vec![ResourceNumber(1), ResourceNumber(66)]),
                 answers: Answers {
                     floor: 2,
-                    remembered: if full { (2..).zip(remembered.clone()).collect() } else { Vec::new() },
+                    remembered: if full { (2..).zip(remembered.clone()).collect() } else { Few::None },
                 },
                 more: full.then(|| Box::new(more)),
             },
@@ -429,7 +429,7 @@ pub fn state() -> State {
             kind: Some(KindSetting::Semaphore(3)),
             generation: Generation::new(4),
             last_token: 17,
-            holds: vec![hold],
+            holds: Few::One(hold),
             freed_at: Revision::new(100),
             more: Some(Box::new(more)),
         },
@@ -441,7 +441,7 @@ pub fn state() -> State {
             kind: None,
             generation: Generation::default(),
             last_token: 0,
-            holds: Vec::new(),
+            holds: Few::None,
             freed_at: Revision::default(),
             more: None,
         },

@@ -348,8 +348,8 @@ fn remembered() -> impl Strategy<Value = Remembered> {
             slot,
             token,
             generation,
-            remaining,
-            waited,
+            remaining: remaining.into(),
+            waited: waited.into(),
         },
     );
     let answer = prop_oneof![done().prop_map(Ok), refusal().prop_map(Err)];
@@ -358,6 +358,7 @@ fn remembered() -> impl Strategy<Value = Remembered> {
         Just(Remembered::Cancelled),
         vec(grant, 1..3).prop_map(|grants| Remembered::Granted(grants.into())),
         answer.prop_map(|answer| Remembered::Answered(Box::new(answer))),
+        any::<bool>().prop_map(Remembered::Released),
     ]
 }
 
@@ -377,7 +378,7 @@ fn session_record() -> impl Strategy<Value = Session> {
                 SessionMore { waiters, ephemerals, news, news_lost, hard_limit, pause_told_at }
             });
     let answers = (number(), vec((number(), remembered()), 0..3))
-        .prop_map(|(floor, remembered)| Answers { floor, remembered });
+        .prop_map(|(floor, remembered)| Answers { floor, remembered: remembered.into() });
     (
         secret(),
         holder(),
@@ -394,7 +395,7 @@ fn session_record() -> impl Strategy<Value = Session> {
             nonce,
             implicit,
             opened_at,
-            leases,
+            leases: leases.into(),
             answers,
             more,
         })
@@ -490,7 +491,7 @@ fn resource_record() -> impl Strategy<Value = Resource> {
             kind,
             generation,
             last_token,
-            holds,
+            holds: holds.into(),
             freed_at,
             more,
         })

@@ -1,11 +1,10 @@
 //! The command stream: frames in, answers and pushes out, many of both under way.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Answer, Command, Done, Event, EventKind, Refusal, SessionId, SessionNumber};
+use tenure_core::{Answer, Command, Done, Event, EventKind, Refusal, Secret, SessionId, SessionNumber};
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
 use tenure_wire::proto::{self, ClientFrame, ClientFrames};
@@ -18,7 +17,7 @@ use super::outbox::Outbox;
 use crate::calls::failed;
 use crate::failure::Failure;
 use crate::front::Api;
-use crate::hub::{Ear, OwnReleases, Told};
+use crate::hub::{Ears, OwnReleases, Told};
 
 /// Commands that one stream may have unanswered.
 const COMMANDS_UNDER_WAY_MAX: u32 = 4_096;
@@ -31,31 +30,26 @@ const SESSIONS_MAX: usize = 100_000;
 struct Commands {
     api: Arc<Api>,
     outbox: Outbox,
-    sessions: HashMap<SessionNumber, Attached>,
-    told: Told,
+    /// What is attached to this stream, and the secrets that proved it.
+    sessions: Ears<Secret>,
+    told: Arc<Told>,
     opened: mpsc::UnboundedSender<(u64, Result<Answer, Failure>)>,
     under_way: Arc<AtomicU32>,
-}
-
-struct Attached {
-    id: SessionId,
-    #[expect(dead_code, reason = "kept for its drop")]
-    ear: Ear,
 }
 
 /// Serves one stream until the client ends it, breaks its rules, or the node stops.
 pub async fn serve(api: Arc<Api>, mut inbound: Streaming<ClientFrames>, outbox: Outbox) {
     let (events_sender, mut events) = mpsc::channel(EVENTS_WAITING_MAX);
     let (opened, mut opens) = mpsc::unbounded_channel();
-    let told = Told {
+    let told = Arc::new(Told {
         events: events_sender,
-        cut_off: Arc::new(AtomicBool::new(false)),
+        cut_off: AtomicBool::new(false),
         own: OwnReleases::default(),
-    };
+    });
     let mut stream = Commands {
         api: api.clone(),
         outbox: outbox.clone(),
-        sessions: HashMap::new(),
+        sessions: Ears::new(api.node.hub().clone(), &told),
         told,
         opened,
         under_way: Arc::default(),
@@ -120,7 +114,7 @@ impl Commands {
 
     async fn frame(&mut self, frame: ClientFrame) {
         let (number, session) = (frame.frame, frame.session);
-        let attached = self.sessions.get(&SessionNumber::new(session)).map(|attached| attached.id);
+        let attached = self.attached(SessionNumber::new(session));
         match &frame.command {
             Some(Asked::Attach(attach)) => {
                 let content = match grpc::secret(&attach.secret) {
@@ -132,7 +126,7 @@ impl Commands {
                 return self.answer(number, session, content);
             }
             Some(Asked::Detach(_)) => {
-                self.sessions.remove(&SessionNumber::new(session));
+                self.sessions.shut(SessionNumber::new(session));
                 return self.answer(number, session, Content::Done(proto::Done {}));
             }
             _ => {}
@@ -183,8 +177,11 @@ impl Commands {
     }
 
     fn listen(&mut self, id: SessionId) {
-        let ear = self.api.node.hub().ear(id.number, self.told.clone());
-        self.sessions.insert(id.number, Attached { id, ear });
+        self.sessions.open(&self.told, id.number, id.secret);
+    }
+
+    fn attached(&self, number: SessionNumber) -> Option<SessionId> {
+        self.sessions.kept(number).map(|secret| SessionId { number, secret: *secret })
     }
 
     async fn attach(&mut self, id: SessionId) -> Content {
@@ -200,13 +197,13 @@ impl Commands {
             own = match self.api.node.read(|machine| machine.own_session(&id)).await {
                 Ok(own) => own,
                 Err(failure) => {
-                    self.sessions.remove(&id.number);
+                    self.sessions.shut(id.number);
                     return Content::Error(failed(failure).into());
                 }
             };
         }
         let Some(own) = own else {
-            self.sessions.remove(&id.number);
+            self.sessions.shut(id.number);
             return Content::Error(ApiError::from(Refusal::UnknownSession).into());
         };
         let (noticed, ended, incomplete) = grpc::news_parts(&own.news);
@@ -237,8 +234,7 @@ impl Commands {
             }) {
                 resources.push(granted_resource(&next));
             }
-            let Some(attached) = self.sessions.get(&session) else { continue };
-            let id = attached.id;
+            let Some(id) = self.attached(session) else { continue };
             let leases = self.api.node.glance(|machine| machine.leases_of(&id)).unwrap_or_default();
             let grants = resources
                 .iter()
@@ -254,7 +250,7 @@ impl Commands {
     fn push_one(&mut self, event: Event) {
         let session = match &event.kind {
             EventKind::Closed { session, .. } => {
-                self.sessions.remove(session);
+                self.sessions.shut(*session);
                 *session
             }
             EventKind::Ended { session, .. }

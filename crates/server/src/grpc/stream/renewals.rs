@@ -4,11 +4,11 @@
 //! A message may name thousands of sessions; it is one letter to the leader's desk and one answer back. Several
 //! messages may be under way; answers come in the order of the messages.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures_util::stream::FuturesOrdered;
 use futures_util::{Stream, StreamExt, stream};
+use hashbrown::HashMap;
 use tenure_core::{Renewal, RenewalAnswer, Revision, SessionId, SessionNumber};
 use tenure_wire::proto::{RenewalAnswers, RenewalAttach, RenewalFrames};
 use tenure_wire::{ApiError, grpc};
