@@ -91,7 +91,8 @@ impl RaftLogStorage<Types> for LogStore {
     async fn save_committed(&mut self, committed: Option<LogIdOf<Types>>) -> io::Result<()> {
         let Some(committed) = committed.as_ref().map(from_log_id) else { return Ok(()) };
         self.log.lock().committed = Some(committed);
-        self.queue.push(Job::Committed(committed))
+        self.queue.note_committed(committed);
+        Ok(())
     }
 
     async fn read_committed(&mut self) -> io::Result<Option<LogIdOf<Types>>> {
