@@ -9,7 +9,7 @@ use crate::steps::{Judged, Verdict};
 use crate::workspace::{cargo, output, root, succeed, target};
 
 /// The kinds of commands, as the example calls them.
-const KINDS: [&str; 6] = ["renew", "cycle", "handover", "open-close", "expire", "write"];
+const KINDS: [&str; 7] = ["renew", "cycle", "handover", "open-close", "expire", "write", "permit"];
 /// Commands that are counted, on top of a set-up that is counted apart.
 const COUNT: u64 = 4_000;
 /// How much more is too much: inlining shifts a little with every change anywhere.

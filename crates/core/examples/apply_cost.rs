@@ -1,4 +1,5 @@
-//! Applies so many commands of one kind, and nothing else: what `cargo xtask perf-gate` counts the instructions of.
+//! Applies so many commands of one kind, and nothing else: what `cargo xtask perf-gate` counts the instructions of. Beside
+//! them, so many decisions of a holder about its own lease, which ask nobody.
 //!
 //! `apply_cost KIND COUNT`. The same set-up is made for every count, so the difference of two counts is the commands' own.
 
@@ -6,8 +7,9 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use tenure_core::{
-    Acquire, AcquireBy, Caller, ClusterTime, Command, EndReason, Entry, Machine, Mode, Open, Operation,
-    Policies, Renewal, ResourceName, Secret, SessionId, SessionNumber, Wait, WallTime, Write,
+    Acquire, AcquireBy, Bounds, Caller, ClusterTime, Command, Done, EndReason, Entry, Holder, HolderOptions,
+    Machine, Mode, Moment, Open, Operation, Policies, Renewal, ResourceName, Secret, SessionId,
+    SessionNumber, TimingNumbers, Wait, WallTime, Write,
 };
 
 /// Sessions that live throughout, each with one lease: what the indexes have to carry.
@@ -37,8 +39,9 @@ fn main() {
         "open-close" => Rig::opens,
         "expire" => Rig::expiries,
         "write" => Rig::writes,
+        "permit" => Rig::permits,
         other => {
-            eprintln!("apply_cost renew|cycle|handover|open-close|expire|write COUNT, not {other:?}");
+            eprintln!("apply_cost renew|cycle|handover|open-close|expire|write|permit COUNT, not {other:?}");
             std::process::exit(2);
         }
     };
@@ -145,6 +148,26 @@ impl Rig {
             let write = Write { by: None, compares: Vec::new(), then: vec![put], otherwise: Vec::new() };
             commands.push(Command::Write(Box::new(write)));
         });
+    }
+
+    /// A holder asks itself whether it may still write, and gives the permit back.
+    fn permits(&mut self, count: usize) {
+        let ttl = Duration::from_secs(600);
+        let timing = TimingNumbers::for_ttl(ttl).checked(&Bounds::default()).expect("good numbers");
+        let at = |millis| Moment::from_readings(Duration::from_millis(millis), Duration::from_millis(millis));
+        let mut holder = Holder::new(timing, HolderOptions::default());
+        let number = holder.transmit(at(0), 0);
+        holder.opened(number, ttl, at(1));
+        let acquire = acquire(1, 2, "mine", Wait::No);
+        let entry =
+            Entry { at: self.at, wall: WallTime::default(), renewals: Vec::new(), commands: vec![acquire] };
+        let answer = self.machine.apply(entry).answers.remove(0);
+        let Ok(Done::Granted { grants, .. }) = answer else { panic!("granted: {answer:?}") };
+        holder.granted(&grants[0], &[], at(2));
+        for millis in 0..count as u64 {
+            let permit = holder.permit(grants[0].token, at(3 + millis % 1_000), Duration::from_millis(50));
+            drop(black_box(permit.expect("the lease is held")));
+        }
     }
 }
 
