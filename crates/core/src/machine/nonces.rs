@@ -1,46 +1,85 @@
-//! Which session a nonce opened. Only numbers are kept here: the nonce itself stands in the session's record.
+//! Which session a nonce opened. Only its first half and the session's number are kept here: the whole nonce stands in
+//! the session's record.
 
-use core::hash::BuildHasher;
-
-use hashbrown::{DefaultHashBuilder, HashTable};
+use alloc::collections::BTreeSet;
 
 use super::shelf::Shelf;
 use super::state::Session;
 use crate::numbers::{Nonce, SessionNumber};
 
-type Sessions = Shelf<SessionNumber, Session>;
-
-/// See the module. Its order differs from replica to replica, so nobody is ever told of it.
+/// See the module.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Nonces {
-    table: HashTable<SessionNumber>,
-    hashing: DefaultHashBuilder,
-}
+pub(super) struct Nonces(BTreeSet<(u64, SessionNumber)>);
 
 impl Nonces {
     /// The session that this nonce opened.
-    pub fn get(&self, nonce: Nonce, sessions: &Sessions) -> Option<SessionNumber> {
-        let is_it = |number: &SessionNumber| opened_by(sessions, *number) == Some(nonce);
-        self.table.find(self.hashing.hash_one(nonce), is_it).copied()
+    pub fn get(&self, nonce: Nonce, sessions: &Shelf<SessionNumber, Session>) -> Option<SessionNumber> {
+        let half = first_half(nonce);
+        let alike = self.0.range((half, SessionNumber::new(0))..=(half, SessionNumber::new(u64::MAX)));
+        let opened_by = |number: SessionNumber| sessions.get(number).and_then(|session| session.nonce);
+        alike.map(|(_, number)| *number).find(|number| opened_by(*number) == Some(nonce))
     }
 
-    /// A nonce has opened this session, as its record says.
-    pub fn add(&mut self, number: SessionNumber, sessions: &Sessions) {
-        let hash = |number: &SessionNumber| {
-            let nonce = opened_by(sessions, *number).expect("whoever stands here was opened by a nonce");
-            self.hashing.hash_one(nonce)
-        };
-        self.table.insert_unique(hash(&number), number, hash);
+    /// A nonce has opened this session.
+    pub fn add(&mut self, nonce: Nonce, number: SessionNumber) {
+        self.0.insert((first_half(nonce), number));
     }
 
     /// This nonce finds the session no more.
     pub fn remove(&mut self, nonce: Nonce, number: SessionNumber) {
-        if let Ok(entry) = self.table.find_entry(self.hashing.hash_one(nonce), |known| *known == number) {
-            entry.remove();
-        }
+        self.0.remove(&(first_half(nonce), number));
     }
 }
 
-fn opened_by(sessions: &Sessions, number: SessionNumber) -> Option<Nonce> {
-    sessions.get(number)?.nonce
+/// Hardly ever the same for two nonces.
+fn first_half(nonce: Nonce) -> u64 {
+    let [half @ .., _, _, _, _, _, _, _, _] = nonce.as_bytes();
+    u64::from_be_bytes(*half)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::{ClusterTime, Command, Done, Entry, Open, Secret, WallTime};
+    use alloc::vec::Vec;
+    use core::time::Duration;
+
+    /// Nonces that differ only in what is not indexed open sessions of their own, and each finds its own again.
+    #[test]
+    fn nonces_that_are_half_alike_are_told_apart() {
+        let nonce = |last: u8| {
+            let mut bits = [7; 16];
+            bits[15] = last;
+            Nonce::new(bits)
+        };
+        let open = |last: u8| {
+            let secret = Secret::new([last; 16]);
+            let holder = "twin".parse().expect("a holder");
+            Command::Open(Open {
+                holder,
+                ttl: Duration::from_secs(10),
+                nonce: Some(nonce(last)),
+                secret,
+                number: 1,
+            })
+        };
+        let mut machine = Machine::default();
+        let mut opened = |lasts: &[u8]| -> Vec<u64> {
+            let commands = lasts.iter().map(|last| open(*last)).collect();
+            let entry = Entry {
+                at: ClusterTime::from_micros(1),
+                wall: WallTime::default(),
+                renewals: Vec::new(),
+                commands,
+            };
+            let number = |done: Done| match done {
+                Done::Opened { session, .. } => session.number.get(),
+                other => panic!("{other:?}"),
+            };
+            machine.apply(entry).answers.into_iter().map(|answer| number(answer.expect("opened"))).collect()
+        };
+        assert_eq!(opened(&[1, 2, 3]), [1, 2, 3]);
+        assert_eq!(opened(&[3, 1, 2, 4]), [3, 1, 2, 4]);
+    }
 }

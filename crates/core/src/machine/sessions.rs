@@ -40,7 +40,7 @@ impl Machine {
                 if self.nonces.get(nonce, &self.state.sessions).is_some() {
                     return Err(Contradiction("one nonce opened two sessions"));
                 }
-                self.nonces.add(number, &self.state.sessions);
+                self.nonces.add(nonce, number);
             }
             self.answer_bytes += session.answers.value_bytes();
             self.lapsed_sessions += usize::from(pulse.lapsed);
@@ -226,8 +226,8 @@ impl Machine {
                 more: None,
             },
         );
-        if open.nonce.is_some() {
-            self.nonces.add(session, &self.state.sessions);
+        if let Some(nonce) = open.nonce {
+            self.nonces.add(nonce, session);
         }
         *self.ttls.entry(open.ttl).or_default() += 1;
         self.deadlines.add(deadline, Due::Session(session));
