@@ -62,7 +62,7 @@ pub trait Serve: Clone + Send + 'static {
 /// How much patience there is, and for how many.
 #[derive(Clone, Debug)]
 pub struct ListenLimits {
-    /// Connections open at once. Each costs a file and, idle, a few kilobytes.
+    /// Connections open at once. Each costs a file and some tens of kilobytes.
     pub connections_max: usize,
     /// How long a connection may be silent before, between or within the heads of requests.
     pub head_within: Duration,
