@@ -370,13 +370,7 @@ record!(Totals {
     leader_changes,
 });
 
-choice!(Remembered {
-    1 => Waiting(waiter),
-    2 => Cancelled,
-    3 => Granted(grants),
-    4 => Answered(answer),
-    5 => Released(released),
-});
+choice!(Remembered { 1 => Waiting(waiter), 2 => Cancelled, 3 => Granted(grants), 4 => Answered(answer) });
 
 /// Counts of ends, one per reason.
 impl<const N: usize> Coded for [u64; N] {

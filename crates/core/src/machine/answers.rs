@@ -133,7 +133,6 @@ impl Machine {
                     })
                     .collect(),
             ),
-            Ok(Done::Released { released }) => Remembered::Released(*released),
             other => Remembered::Answered(Box::new(other.clone())),
         };
         self.set_remembered(session, number, remembered);
@@ -174,7 +173,6 @@ impl Machine {
             Remembered::Waiting(waiter) => Ok(self.queued_answer(*waiter)),
             Remembered::Cancelled => Err(Refusal::Cancelled),
             Remembered::Answered(answer) => (**answer).clone(),
-            Remembered::Released(released) => Ok(Done::Released { released: *released }),
             Remembered::Granted(grants) => Ok(Done::Granted {
                 grants: grants
                     .iter()

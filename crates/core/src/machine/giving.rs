@@ -68,7 +68,7 @@ impl Machine {
                 // It has not arrived: that it was cancelled takes a place among the answers.
                 None => machine.room_to_remember(session)?,
                 // It was refused, or cancelled before: nothing is left to undo, and its answer stays.
-                Some(Remembered::Answered(_) | Remembered::Released(_) | Remembered::Cancelled) => {
+                Some(Remembered::Answered(_) | Remembered::Cancelled) => {
                     return Ok(Done::Cancelled { released });
                 }
             }

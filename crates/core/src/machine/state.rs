@@ -200,7 +200,7 @@ pub struct Answers {
     pub remembered: Few<(u64, Remembered)>,
 }
 
-/// One remembered answer; grants and releases, by far the most frequent, in little memory.
+/// One remembered answer; grants, by far the most frequent, in little memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remembered {
     /// The acquire still stands in line.
@@ -211,8 +211,6 @@ pub enum Remembered {
     Granted(Few<RememberedGrant>),
     /// Any other answer.
     Answered(Box<Answer>),
-    /// The release was done, or there was nothing to release.
-    Released(bool),
 }
 
 /// What cannot be looked up again of a grant that was answered.

@@ -358,7 +358,6 @@ fn remembered() -> impl Strategy<Value = Remembered> {
         Just(Remembered::Cancelled),
         vec(grant, 1..3).prop_map(|grants| Remembered::Granted(grants.into())),
         answer.prop_map(|answer| Remembered::Answered(Box::new(answer))),
-        any::<bool>().prop_map(Remembered::Released),
     ]
 }
 
