@@ -1,6 +1,6 @@
 //! A machine under watch: what must hold after every entry, whatever the entry was.
 
-use tenure_core::{Applied, Entry, EventKind, Machine, Revision, SessionNumber};
+use tenure_core::{Applied, Entry, Event, EventKind, Machine, Revision, SessionNumber};
 use tenure_wire::{grpc, json, read_snapshot, state_hash, write_snapshot};
 
 /// See the module.
@@ -30,13 +30,13 @@ impl Rig {
         assert_eq!(applied.renewals.len(), renewals, "every renewal is answered");
         assert_eq!(applied.answers.len(), commands, "every command is answered");
         assert!(applied.time >= before, "cluster time fell");
-        for event in &applied.events {
+        for event in self.machine.fresh_events() {
             if let EventKind::Granted { token, .. } | EventKind::Barrier { token, .. } = &event.kind {
                 assert!(token.get() > self.newest_token, "tokens_rise: {token} after {}", self.newest_token);
                 self.newest_token = token.get();
             }
         }
-        tell(&applied);
+        tell(&applied, self.machine.fresh_events());
         self.show();
         applied
     }
@@ -71,14 +71,14 @@ impl Rig {
 }
 
 /// Tells clients and watchers what was applied, as the server would.
-fn tell(applied: &Applied) {
+fn tell(applied: &Applied, events: &[Event]) {
     for answer in &applied.answers {
         grpc::answer_content(answer);
     }
     for answer in &applied.renewals {
         grpc::renewed(SessionNumber::default(), answer);
     }
-    for event in &applied.events {
+    for event in events {
         let _ = (grpc::event(&event.kind), json::Event::from(event));
         grpc::push_content(&event.kind, event.revision);
     }

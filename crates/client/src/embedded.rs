@@ -218,7 +218,8 @@ impl Inside {
                 }
             }
         }
-        let Applied { renewals, answers, events, .. } = self.machine.apply(entry);
+        let Applied { renewals, answers, .. } = self.machine.apply(entry);
+        let events = self.machine.fresh_events().to_vec();
         self.office.applied(MachineTime::from(&self.machine));
         self.office.answered(number);
         let mut renewals = renewals.into_iter();

@@ -90,7 +90,7 @@ impl Default for Limits {
             history_age_max: Duration::from_secs(7 * 24 * 3600),
             fences_per_resource_max: 64,
             news_per_session_max: 64,
-            events_max: 65_536,
+            events_max: 16_384,
             event_bytes_max: 64 << 20,
             cleared_per_entry_max: 4_096,
             keys_max: 64,

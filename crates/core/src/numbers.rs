@@ -1,7 +1,7 @@
 //! Numbers that must not be mixed: each has its own type and speaks its own words.
 
 use core::fmt;
-use core::num::NonZeroU64;
+use core::num::{NonZeroU32, NonZeroU64};
 use core::str::FromStr;
 
 /// The fencing token: strictly increasing over all grants that the cluster ever makes; below 2^53, so
@@ -105,10 +105,34 @@ number!(
     /// The public number of a session: shown in lists and named by `transfer`, but it opens no door.
     SessionNumber(u64)
 );
-number!(
-    /// One slot of a semaphore, counted from zero.
-    Slot(u32)
-);
+/// One slot of a semaphore, counted from zero.
+// One more than the number, so that none takes as little memory as one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slot(NonZeroU32);
+
+impl Slot {
+    /// The slot of this number. There are far fewer than this can count: the last number is that of the last but one.
+    pub const fn new(number: u32) -> Self {
+        Self(NonZeroU32::MIN.saturating_add(number))
+    }
+
+    /// The plain number.
+    pub const fn get(self) -> u32 {
+        self.0.get() - 1
+    }
+}
+
+impl fmt::Display for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.get(), f)
+    }
+}
+
+impl fmt::Debug for Slot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Slot({})", self.get())
+    }
+}
 
 /// The part of a session's id that only its opener knows: 128 random bits drawn by the proposer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]

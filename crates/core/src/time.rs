@@ -70,8 +70,8 @@ impl ClusterTime {
 
     /// The time `by` later; saturates, so that "for ever" needs no special case.
     #[must_use]
-    pub const fn plus(self, by: Duration) -> ClusterTime {
-        ClusterTime(self.0.saturating_add(micros(by)))
+    pub fn plus(self, by: impl Into<Span>) -> ClusterTime {
+        ClusterTime(self.0.saturating_add(by.into().0))
     }
 
     /// What is left until `self` as seen at `now`; zero when it has come.
@@ -85,18 +85,13 @@ impl ClusterTime {
     }
 }
 
-const fn micros(duration: Duration) -> u64 {
-    let micros = duration.as_micros();
-    if micros > u64::MAX as u128 { u64::MAX } else { micros as u64 }
-}
-
 /// A length of cluster time: a `Duration` in half the memory, for records of which there are many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span(u64);
 
 impl From<Duration> for Span {
     fn from(length: Duration) -> Self {
-        Self(micros(length))
+        Self(length.as_micros().try_into().unwrap_or(u64::MAX))
     }
 }
 

@@ -158,7 +158,7 @@ impl Twin {
         for (mail, answer) in commanding.iter().zip(&real.answers) {
             said.extend(answered(*mail, answer));
         }
-        for event in &real.events {
+        for event in self.machine.fresh_events().to_vec() {
             match &event.kind {
                 EventKind::Granted { session, token, .. } => {
                     let reply =

@@ -144,14 +144,15 @@ impl Hub {
     }
 
     pub(crate) fn publish(&self, applied: &Applied, machine: &Machine) {
-        self.tally.applied(applied);
+        let events = machine.fresh_events();
+        self.tally.applied(applied, events);
         self.entries.send_replace(machine.entries());
-        if applied.events.is_empty() {
+        if events.is_empty() {
             return;
         }
         let mut listeners = self.listeners.lock();
         if !listeners.is_empty() {
-            for event in &applied.events {
+            for event in events {
                 let Some(session) = concerns(&event.kind) else { continue };
                 let Some(all) = listeners.get_mut(&session) else { continue };
                 // A listener that does not keep up is cut off rather than waited for.

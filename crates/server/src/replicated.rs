@@ -58,9 +58,8 @@ impl StateMachine for Replicated {
         // The bytes have passed their checksums and a leader of this cluster made them. What cannot be
         // read must not be skipped: this node would then agree with nobody.
         let entry = tenure_wire::decode_entry(entry).unwrap_or_else(|error| panic!("cannot apply: {error}"));
-        let mut applied = self.machine.apply(entry);
+        let applied = self.machine.apply(entry);
         self.hub.publish(&applied, &self.machine);
-        applied.events = Vec::new();
         AppliedEntry { applied, time: self.time() }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{Applied, EndReason, EventKind, FenceName, Succession};
+use tenure_core::{Applied, EndReason, Event, EventKind, FenceName, Succession};
 
 /// A histogram of durations with fixed buckets.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ impl Default for Tally {
 }
 
 impl Tally {
-    pub(crate) fn applied(&self, applied: &Applied) {
+    pub(crate) fn applied(&self, applied: &Applied, events: &[Event]) {
         let batch = (applied.renewals.len() + applied.answers.len()) as u64;
         self.entries.fetch_add(1, Ordering::Relaxed);
         self.commands.fetch_add(applied.answers.len() as u64, Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl Tally {
         self.renewals.fetch_add(applied.renewals.len() as u64, Ordering::Relaxed);
         self.batch_largest.fetch_max(batch, Ordering::Relaxed);
         applied.successions.iter().for_each(|succession| self.succeeded(succession));
-        for event in &applied.events {
+        for event in events {
             match &event.kind {
                 EventKind::Ended { held_for, late, why, .. } => {
                     self.held.add(*held_for);

@@ -41,7 +41,7 @@ fn main() {
         let key = SessionNumber::new(number);
         let pulse = Pulse {
             deadline: ClusterTime::from_micros(number * 1_000),
-            ttl: Duration::from_secs(10),
+            ttl: Duration::from_secs(10).into(),
             number: 70_000,
             last_lease_revision: Revision::new(number),
             lapsed: false,

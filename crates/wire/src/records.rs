@@ -32,9 +32,21 @@ number! {
     Generation: Generation::new, get;
     Revision: Revision::new, get;
     SessionNumber: SessionNumber::new, get;
-    Slot: Slot::new, get;
     ClusterTime: ClusterTime::from_micros, as_micros;
     WallTime: WallTime::from_unix_millis, as_unix_millis;
+}
+
+impl Coded for Slot {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.get().put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let number = u32::take(input)?;
+        // Not the nearest that there is: equal bytes for equal values, and nothing else.
+        Some(Slot::new(number))
+            .filter(|slot| slot.get() == number)
+            .ok_or_else(|| input.corrupt("there is no slot of that number"))
+    }
 }
 
 impl Coded for Token {

@@ -17,7 +17,7 @@ use tenure_core::state::{
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::codec::{Coded, Reader, WireError, check_version, choice, put_bytes, put_varint, record};
+use crate::codec::{Coded, Reader, WireError, check_version, put_bytes, put_varint, record};
 
 /// The format version of snapshots that this build writes, and the newest that it reads.
 pub const SNAPSHOT_VERSION: u8 = 1;
@@ -81,7 +81,9 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
         totals.put(bytes);
     })?;
     blocks.shelf(tag::PULSES, pulses)?;
-    blocks.shelf(tag::SESSIONS, sessions)?;
+    blocks.records(tag::SESSIONS, sessions, |number, session, bytes| {
+        state.spelled_out(number, session).put(bytes)
+    })?;
     blocks.shelf(tag::RESOURCES, resources)?;
     blocks.shelf(tag::WAITERS, waiters)?;
     blocks.shelf(tag::REGISTERS, registers)?;
@@ -168,6 +170,8 @@ pub fn read_snapshot(input: &mut dyn Read) -> Result<State, WireError> {
         records += u64::from(count);
     }
     check(&state)?;
+    // As a machine keeps it, so that what was written and what is read are equal.
+    state.refer_to_leases();
     Ok(state)
 }
 
@@ -191,12 +195,21 @@ impl Blocks<'_> {
     /// All records of a shelf, as a section of their own. A key is stored as its distance from the lowest
     /// that it could be, so keys that do not rise cannot even be written down.
     fn shelf<K: Key, T: Coded + Clone>(&mut self, tag: u8, shelf: &Shelf<K, T>) -> io::Result<()> {
+        self.records(tag, shelf, |_, record, bytes| record.put(bytes))
+    }
+
+    fn records<K: Key, T: Clone>(
+        &mut self,
+        tag: u8,
+        shelf: &Shelf<K, T>,
+        put: impl Fn(K, &T, &mut Vec<u8>),
+    ) -> io::Result<()> {
         self.section(tag)?;
         let mut next_key = 0;
         for (key, record) in shelf.iter() {
             self.record(|bytes| {
                 put_varint(key.number() - next_key, bytes);
-                record.put(bytes);
+                put(key, record, bytes);
             })?;
             next_key = key.number().wrapping_add(1);
         }
@@ -370,7 +383,35 @@ record!(Totals {
     leader_changes,
 });
 
-choice!(Remembered { 1 => Waiting(waiter), 2 => Cancelled, 3 => Granted(grants), 4 => Answered(answer) });
+impl Coded for Remembered {
+    fn put(&self, out: &mut Vec<u8>) {
+        match self {
+            Remembered::Waiting(waiter) => {
+                out.push(1);
+                waiter.put(out);
+            }
+            Remembered::Cancelled => out.push(2),
+            Remembered::Granted(grants) => {
+                out.push(3);
+                grants.put(out);
+            }
+            Remembered::Answered(answer) => {
+                out.push(4);
+                answer.put(out);
+            }
+            Remembered::Holding(..) => unreachable!("sessions are written with their answers spelled out"),
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        match input.byte()? {
+            1 => Coded::take(input).map(Remembered::Waiting),
+            2 => Ok(Remembered::Cancelled),
+            3 => Coded::take(input).map(Remembered::Granted),
+            4 => Coded::take(input).map(Remembered::Answered),
+            tag => Err(input.corrupt(format!("{tag} is no remembered answer"))),
+        }
+    }
+}
 
 /// Counts of ends, one per reason.
 impl<const N: usize> Coded for [u64; N] {

@@ -1,5 +1,6 @@
 //! A list that nearly always has one element: that one stands in the record itself and not in memory of its own.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::{fmt, mem, ops, slice};
 
@@ -11,8 +12,8 @@ pub enum Few<T> {
     None,
     /// The one that there nearly always is.
     One(T),
-    /// Several; or fewer, where there were several.
-    Many(Vec<T>),
+    /// Several; or fewer, where there were several. Boxed, so that the list takes no more room than one small element.
+    Many(Box<Vec<T>>),
 }
 
 impl<T> Few<T> {
@@ -24,7 +25,8 @@ impl<T> Few<T> {
                 *self = Few::One(element);
             }
             Few::One(_) => {
-                let mut many = mem::take(self).into_many();
+                let Few::One(first) = mem::take(self) else { unreachable!("it was one") };
+                let mut many = Box::new(Vec::from([first]));
                 many.insert(at, element);
                 *self = Few::Many(many);
             }
@@ -62,14 +64,6 @@ impl<T> Few<T> {
     pub fn clear(&mut self) {
         *self = Few::None;
     }
-
-    fn into_many(self) -> Vec<T> {
-        match self {
-            Few::None => Vec::new(),
-            Few::One(element) => Vec::from([element]),
-            Few::Many(many) => many,
-        }
-    }
 }
 
 impl<T> ops::Deref for Few<T> {
@@ -98,7 +92,7 @@ impl<T> From<Vec<T>> for Few<T> {
         match many.len() {
             0 => Few::None,
             1 => Few::One(many.remove(0)),
-            _ => Few::Many(many),
+            _ => Few::Many(Box::new(many)),
         }
     }
 }

@@ -60,6 +60,10 @@ impl Machine {
             let mut released = false;
             match machine.session(session).answers.get(acquire).cloned() {
                 Some(Remembered::Waiting(waiter)) => machine.leave_line(waiter, EndReason::Released),
+                Some(Remembered::Holding(number, remaining)) => {
+                    let grant = machine.state.told(session, number, remaining);
+                    released = machine.give_back(session, &grant.resource, Some(grant.token));
+                }
                 Some(Remembered::Granted(grants)) => {
                     for grant in &grants {
                         released |= machine.give_back(session, &grant.resource, Some(grant.token));
@@ -184,7 +188,7 @@ impl Machine {
         why: EndReason,
         reason: Option<Arc<str>>,
     ) {
-        let (deadline, ttl, time) = (self.pulse(session).deadline, self.pulse(session).ttl, self.state.time);
+        let (deadline, ttl, time) = (self.pulse(session).deadline, self.ttl_of(session), self.state.time);
         if deadline <= time {
             // The session has lapsed: there is nobody to wait for.
             let ending = Ending { due: Some(deadline), reason, ..Ending::imposed(why) };

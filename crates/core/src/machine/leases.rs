@@ -103,7 +103,7 @@ impl Machine {
                 };
                 if let Some(notice) = hold.notice() {
                     self.deadlines.add(notice.ends_at, Due::Notice(number, hold.token));
-                } else if let Some(at) = hold.notice_from(pulse.ttl) {
+                } else if let Some(at) = hold.notice_from(pulse.ttl.into()) {
                     self.deadlines.add(at, Due::Hold(number, hold.token));
                 }
             }
@@ -228,7 +228,7 @@ impl Machine {
             token: hold.token,
             generation: hold.generation,
             remaining: ends_at.remaining_at(self.state.time),
-            ttl: pulse.ttl,
+            ttl: pulse.ttl.into(),
             held_for: self.state.time.since(hold.since),
             notice: hold.notice().map(|notice| notice.why),
             lapsed: !self.is_live(hold.session),
@@ -240,7 +240,7 @@ impl Machine {
         let Granting { session, mode, slot, policies, fences, waited, number: acquire_number } = granting;
         let token = self.next_token();
         let (time, wall) = (self.state.time, self.state.wall);
-        let ttl = self.pulse(session).ttl;
+        let ttl = self.ttl_of(session);
         self.add_fences(number, fences);
 
         let resource = self.resource_mut(number);
@@ -339,7 +339,7 @@ impl Machine {
             token: hold.token,
             generation: hold.generation,
             remaining: ends_at.remaining_at(self.state.time),
-            ttl: pulse.ttl,
+            ttl: pulse.ttl.into(),
             waited,
             fences: self.fence_set(number),
         }
@@ -353,7 +353,10 @@ impl Machine {
     /// Ends one lease: the only place where a lease goes away.
     pub(super) fn end_lease(&mut self, number: ResourceNumber, session: SessionNumber, ending: Ending) {
         let time = self.state.time;
-        let ttl = self.pulse(session).ttl;
+        let ttl = self.ttl_of(session);
+        if !ending.session_ends {
+            self.spell_out(session, number);
+        }
         let resource = self.resource_mut(number);
         let at = resource
             .holds

@@ -18,6 +18,7 @@ mod history;
 mod leases;
 mod margins;
 mod nonces;
+mod packed;
 mod registers;
 mod restore;
 mod sessions;
@@ -75,7 +76,6 @@ pub struct Machine {
 
     // Of the entry being applied.
     revision_raised: bool,
-    fresh: Vec<Event>,
     successions: Vec<Succession>,
     // Lists and not sets, some numbers perhaps twice: nearly always they are short, and kept from command to command.
     /// Resources that may have become free for somebody in line.
@@ -95,8 +95,6 @@ pub struct Applied {
     pub renewals: Vec<RenewalAnswer>,
     /// One answer per command, in order.
     pub answers: Vec<Answer>,
-    /// What changed, for watchers and for those who wait.
-    pub events: Vec<Event>,
     /// Exclusive grants of what somebody else had held before, for metrics.
     pub successions: Vec<Succession>,
 }
@@ -131,8 +129,9 @@ impl Default for Machine {
 
 impl Machine {
     /// The machine of this state, with its indexes made again.
-    pub fn from_state(state: State) -> Result<Machine, Contradiction> {
+    pub fn from_state(mut state: State) -> Result<Machine, Contradiction> {
         soundness::check_state(&state)?;
+        state.refer_to_leases();
         let mut machine = Machine {
             deadlines: Deadlines::default(),
             indexed: Shelf::default(),
@@ -148,7 +147,6 @@ impl Machine {
             events: EventLog::starting_after(state.revision),
             margins: Margins::default(),
             revision_raised: false,
-            fresh: Vec::new(),
             successions: Vec::new(),
             freed: Vec::new(),
             touched: Vec::new(),
@@ -181,6 +179,7 @@ impl Machine {
     /// goes to those in line. (4) The other commands, in order.
     pub fn apply(&mut self, entry: Entry) -> Applied {
         let at = entry.at.max(self.state.time);
+        self.events.turn_over(&self.state.settings.limits);
         self.state.wall = entry.wall;
         self.state.entries += 1;
 
@@ -206,7 +205,6 @@ impl Machine {
             time: self.state.time,
             renewals,
             answers,
-            events: core::mem::take(&mut self.fresh),
             successions: core::mem::take(&mut self.successions),
         }
     }
@@ -290,8 +288,7 @@ impl Machine {
             self.revision_raised = true;
         }
         let event = Event { revision: self.state.revision, wall: self.state.wall, kind };
-        self.events.push(event.clone(), &self.state.settings.limits);
-        self.fresh.push(event);
+        self.events.push(event);
         self.state.revision
     }
 

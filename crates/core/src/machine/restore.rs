@@ -41,9 +41,9 @@ impl Machine {
         state.last_token = floor.get();
         let longest = state.settings.limits.ttl_max;
         state.grants_from = if holders_stopped { ClusterTime::ZERO } else { state.time.plus(longest) };
-        let fresh = core::mem::take(&mut self.fresh);
+        let fresh = self.events.take_fresh();
         *self = Machine::from_state(state).expect("a sound state without sessions is sound");
-        self.fresh = fresh;
+        fresh.into_iter().for_each(|event| self.events.push(event));
         self.emit(EventKind::Changed { what: "cluster".into(), how: "restored from a backup" });
         Ok(Done::Restored {
             token_floor: floor,

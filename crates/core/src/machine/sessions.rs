@@ -35,7 +35,7 @@ impl Machine {
             let Some(pulse) = self.state.pulses.get(number) else {
                 return Err(Contradiction("a session has no pulse"));
             };
-            *self.ttls.entry(pulse.ttl).or_default() += 1;
+            *self.ttls.entry(pulse.ttl.into()).or_default() += 1;
             if let Some(nonce) = session.nonce {
                 if self.nonces.get(nonce, &self.state.sessions).is_some() {
                     return Err(Contradiction("one nonce opened two sessions"));
@@ -58,7 +58,7 @@ impl Machine {
     fn session_ends_at(&self, number: SessionNumber) -> Option<ClusterTime> {
         let pulse = self.state.pulses.get(number)?;
         let hard_limit = self.state.sessions.get(number)?.more.as_ref().and_then(|more| more.hard_limit);
-        let beyond = hard_limit.map_or(Duration::ZERO, |limit| limit.saturating_sub(pulse.ttl));
+        let beyond = hard_limit.map_or(Duration::ZERO, |limit| limit.saturating_sub(pulse.ttl.into()));
         Some(pulse.deadline.plus(beyond))
     }
 
@@ -136,6 +136,10 @@ impl Machine {
         self.state.pulses.get_mut(number).expect("every session has a pulse")
     }
 
+    pub(super) fn ttl_of(&self, number: SessionNumber) -> Duration {
+        self.pulse(number).ttl.into()
+    }
+
     pub(super) fn session_more(&mut self, number: SessionNumber) -> &mut SessionMore {
         self.session_mut(number).more.get_or_insert_default()
     }
@@ -161,7 +165,7 @@ impl Machine {
         if !self.is_live(number) {
             return Ok(None);
         }
-        if self.session(number).holder != open.holder || self.pulse(number).ttl != open.ttl {
+        if self.session(number).holder != open.holder || self.pulse(number).ttl != open.ttl.into() {
             return Err(Refusal::Invalid(
                 "this nonce opened a session with another holder or TTL; draw a new one",
             ));
@@ -206,7 +210,7 @@ impl Machine {
             session,
             Pulse {
                 deadline,
-                ttl: open.ttl,
+                ttl: open.ttl.into(),
                 number: open.number,
                 last_lease_revision: Revision::default(),
                 lapsed: false,
@@ -229,7 +233,7 @@ impl Machine {
         if let Some(nonce) = open.nonce {
             self.nonces.add(nonce, session);
         }
-        *self.ttls.entry(open.ttl).or_default() += 1;
+        *self.ttls.entry(self.ttl_of(session)).or_default() += 1;
         self.deadlines.add(deadline, Due::Session(session));
         self.indexed.insert(session, deadline);
         Ok(Opened { session, number: open.number })
@@ -239,7 +243,7 @@ impl Machine {
         Done::Opened {
             session: self.session_id(opened.session),
             holder: self.session(opened.session).holder.clone(),
-            ttl: self.pulse(opened.session).ttl,
+            ttl: self.ttl_of(opened.session),
             number: opened.number,
         }
     }
@@ -265,7 +269,7 @@ impl Machine {
         if renewal.number == 0 || renewal.number > pulse.number {
             pulse.number = pulse.number.max(renewal.number);
             pulse.deadline = at.plus(pulse.ttl);
-            let ttl = pulse.ttl;
+            let ttl = pulse.ttl.into();
             // A contender would have ended it, so a lapsed session that is still here is uncontested.
             if core::mem::take(&mut pulse.lapsed) {
                 self.lapsed_sessions -= 1;
@@ -285,7 +289,7 @@ impl Machine {
         };
         RenewalAnswer::Renewed {
             number: renewal.number,
-            ttl: pulse.ttl,
+            ttl: pulse.ttl.into(),
             last_lease_revision: pulse.last_lease_revision,
             news: pulse.has_news.then(|| Box::new(self.renewal_news(renewal.session))),
         }
@@ -454,10 +458,11 @@ impl Machine {
         if let Some(nonce) = session.nonce {
             self.nonces.remove(nonce, number);
         }
-        if let Some(count) = self.ttls.get_mut(&pulse.ttl) {
+        let ttl = pulse.ttl.into();
+        if let Some(count) = self.ttls.get_mut(&ttl) {
             *count -= 1;
             if *count == 0 {
-                self.ttls.remove(&pulse.ttl);
+                self.ttls.remove(&ttl);
             }
         }
         self.answer_bytes -= session.answers.value_bytes();

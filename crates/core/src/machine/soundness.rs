@@ -81,9 +81,17 @@ fn check_session(state: &State, number: SessionNumber, session: &Session) -> Sou
     let answers = &session.answers.remembered;
     check(answers.is_sorted_by(|a, b| a.0 < b.0), "a session's answers are out of order")?;
     for (_, remembered) in answers {
-        if let Remembered::Waiting(waiter) = remembered {
-            let waits = state.waiters.get(*waiter).is_some_and(|waiter| waiter.session == number);
-            check(waits, "an answer is about nobody in line")?;
+        match remembered {
+            Remembered::Waiting(waiter) => {
+                let waits = state.waiters.get(*waiter).is_some_and(|waiter| waiter.session == number);
+                check(waits, "an answer is about nobody in line")?;
+            }
+            Remembered::Holding(resource, _) => {
+                let resource = state.resources.get(*resource);
+                let holds = resource.is_some_and(|resource| resource.hold_of(number).is_some());
+                check(holds, "an answer is about a lease that there is not")?;
+            }
+            _ => {}
         }
     }
     let Some(more) = &session.more else { return Ok(()) };

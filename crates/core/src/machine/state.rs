@@ -129,7 +129,7 @@ pub struct Pulse {
     /// When it ends without a renewal.
     pub deadline: ClusterTime,
     /// How long it lives without one.
-    pub ttl: Duration,
+    pub ttl: Span,
     /// The highest number of an open or renewal that was applied.
     pub number: u64,
     /// The revision of its last lease change.
@@ -203,12 +203,15 @@ pub struct Answers {
 /// One remembered answer; grants, by far the most frequent, in little memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remembered {
+    /// The acquire was granted, at once, what the session holds to this day. Everything else that it was told stands in that
+    /// lease; this is what was left of the session at the grant. Snapshots have it spelled out as `Granted`.
+    Holding(ResourceNumber, Span),
     /// The acquire still stands in line.
     Waiting(WaiterNumber),
     /// The acquire was cancelled, perhaps before it arrived.
     Cancelled,
-    /// The acquire was granted.
-    Granted(Few<RememberedGrant>),
+    /// The acquire was granted: in part no longer held, several resources, or after standing in line.
+    Granted(Vec<RememberedGrant>),
     /// Any other answer.
     Answered(Box<Answer>),
 }

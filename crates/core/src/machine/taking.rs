@@ -135,7 +135,7 @@ impl Machine {
     }
 
     fn acquire_for(&mut self, session: SessionNumber, number: Option<u64>, acquire: &Acquire) -> Answer {
-        self.check_policies(&acquire.policies, self.pulse(session).ttl)?;
+        self.check_policies(&acquire.policies, self.ttl_of(session))?;
         let known = self.records_of(acquire);
         self.settle_all(acquire, &known)?;
         if let Some(answer) = self.held_already(session, number, acquire, &known) {

@@ -322,7 +322,7 @@ impl Machine {
         Some(SessionView {
             session: number,
             holder: session.holder.clone(),
-            ttl: pulse.ttl,
+            ttl: pulse.ttl.into(),
             remaining: pulse.deadline.remaining_at(self.state.time),
             open_for: self.state.time.since(session.opened_at),
             leases: session.leases.len(),
@@ -404,6 +404,11 @@ impl Machine {
             found.push(register);
         }
         (found, None)
+    }
+
+    /// What the last entry changed, for watchers and for those who wait: all of it, however many events are remembered.
+    pub fn fresh_events(&self) -> &[Event] {
+        self.events.fresh()
     }
 
     /// The events after `revision`; or, if they are no longer all here, the revision to start again from.

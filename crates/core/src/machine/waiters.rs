@@ -113,7 +113,7 @@ impl Machine {
             .max();
         Done::Queued {
             session: self.session_id(waiter.session),
-            ttl: self.pulse(waiter.session).ttl,
+            ttl: self.ttl_of(waiter.session),
             ahead: ahead.unwrap_or_default() as u32,
         }
     }

@@ -281,7 +281,7 @@ impl World {
         let commands = commanding.iter().map(|mail| self.command(mail)).collect();
         let applied =
             self.machine.apply(Entry { at: sealed.at, wall: WallTime::default(), renewals, commands });
-        for event in &applied.events {
+        for event in self.machine.fresh_events().to_vec() {
             match &event.kind {
                 EventKind::Ended { token, session, why, .. } => {
                     let by = if *why == EndReason::Expired { read_at } else { self.now };

@@ -63,7 +63,7 @@ impl Story {
                 self.sessions.insert(name, id);
             }
         }
-        for event in &applied.events {
+        for event in self.machine.fresh_events() {
             if self.show_revisions {
                 write!(out, "r{}  ", event.revision).unwrap();
             }

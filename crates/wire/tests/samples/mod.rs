@@ -125,11 +125,15 @@ pub fn commands() -> Vec<Command> {
         Command::SetKind { resource: name("a"), kind: Some(KindSetting::Lock) },
         Command::Rebind { key: name("config"), guard: Some(scope("a", None)) },
         Command::TookOffice { node: 2, term: 5 },
-        Command::Configure(Box::new(Settings { cluster: [0xc1; 16], limits: Limits::default() })),
+        Command::Configure(Box::new(Settings { cluster: [0xc1; 16], limits: limits() })),
         Command::PublishKey { node: 2, kid: "2-1".into(), key: [0xed; 32] },
         Command::WithdrawKey { kid: "2-1".into() },
         Command::Restore {
-            backup: Box::new(State { last_token: 19, ..State::default() }),
+            backup: Box::new(State {
+                last_token: 19,
+                settings: Settings { cluster: [0; 16], limits: limits() },
+                ..State::default()
+            }),
             token_floor: token(1_000),
             holders_stopped: true,
         },
@@ -294,6 +298,11 @@ pub fn transition() -> Transition {
     }
 }
 
+/// The limits as they were by default when the golden files were written.
+fn limits() -> Limits {
+    Limits { events_max: 65_536, ..Limits::default() }
+}
+
 /// A fence that has installed tokens and refused writes.
 pub fn fence_record() -> FenceRecord {
     FenceRecord {
@@ -311,7 +320,7 @@ pub fn state() -> State {
     let mut remembered = vec![
         Remembered::Waiting(WaiterNumber(4)),
         Remembered::Cancelled,
-        Remembered::Granted(Few::One(RememberedGrant {
+        Remembered::Granted(vec![RememberedGrant {
             resource: name("settlement/cron"),
             mode: Mode::Slots(3),
             slot: Some(Slot::new(2)),
@@ -319,13 +328,13 @@ pub fn state() -> State {
             generation: Generation::new(4),
             remaining: millis(9_999).into(),
             waited: millis(250).into(),
-        })),
+        }]),
     ];
     remembered.extend(dones().into_iter().map(|done| answered(Ok(done))));
     remembered.extend(refusals().into_iter().map(|refusal| answered(Err(refusal))));
 
     let mut state = State {
-        settings: Settings { cluster: [0xc1; 16], limits: Limits::default() },
+        settings: Settings { cluster: [0xc1; 16], limits: limits() },
         time: time(12_345_678),
         wall: wall(0),
         entries: 321,
@@ -357,7 +366,7 @@ pub fn state() -> State {
             key,
             Pulse {
                 deadline: time(22_345_678 + number),
-                ttl: Duration::from_secs(10),
+                ttl: Duration::from_secs(10).into(),
                 number: 300,
                 last_lease_revision: Revision::new(118),
                 lapsed: full,
@@ -385,7 +394,7 @@ pub fn state() -> State {
                 nonce: full.then(|| Nonce::new([0xa5; 16])),
                 implicit: full,
                 opened_at: time(5),
-                leases: Few::Many(vec![ResourceNumber(1), ResourceNumber(66)]),
+                leases: Few::from(vec![ResourceNumber(1), ResourceNumber(66)]),
                 answers: Answers {
                     floor: 2,
                     remembered: if full { (2..).zip(remembered.clone()).collect() } else { Few::None },

@@ -331,7 +331,7 @@ fn pulse() -> impl Strategy<Value = Pulse> {
     (time(), duration(), number(), revision(), any::<bool>(), any::<bool>()).prop_map(
         |(deadline, ttl, number, last_lease_revision, lapsed, has_news)| Pulse {
             deadline,
-            ttl,
+            ttl: ttl.into(),
             number,
             last_lease_revision,
             lapsed,
@@ -356,7 +356,7 @@ fn remembered() -> impl Strategy<Value = Remembered> {
     prop_oneof![
         number().prop_map(|number| Remembered::Waiting(WaiterNumber(number))),
         Just(Remembered::Cancelled),
-        vec(grant, 1..3).prop_map(|grants| Remembered::Granted(grants.into())),
+        vec(grant, 1..3).prop_map(Remembered::Granted),
         answer.prop_map(|answer| Remembered::Answered(Box::new(answer))),
     ]
 }

@@ -1,0 +1,141 @@
+//! An ordered set of small values in rows without gaps, for indexes that take in most values at their end and give most of them
+//! back at their beginning: half the memory of a tree, whose leaves are then half empty.
+
+use alloc::collections::VecDeque;
+
+/// The longest row.
+const ROW: usize = 128;
+
+/// See the module.
+#[derive(Clone, Debug)]
+pub(super) struct Packed<T> {
+    /// Each has something in it; all values of a row are below those of the next.
+    rows: VecDeque<VecDeque<T>>,
+}
+
+impl<T> Default for Packed<T> {
+    fn default() -> Self {
+        Self { rows: VecDeque::new() }
+    }
+}
+
+impl<T: Ord + Copy> Packed<T> {
+    /// The smallest.
+    pub fn first(&self) -> Option<&T> {
+        self.rows.front()?.front()
+    }
+
+    /// Takes the smallest out.
+    pub fn pop_first(&mut self) -> Option<T> {
+        let row = self.rows.front_mut()?;
+        let first = row.pop_front();
+        if row.is_empty() {
+            self.rows.pop_front();
+        }
+        first
+    }
+
+    /// Puts a value in, unless it is there.
+    pub fn insert(&mut self, value: T) {
+        if self.rows.back().and_then(VecDeque::back).is_none_or(|last| *last < value) {
+            match self.rows.back_mut() {
+                Some(row) if row.len() < ROW => row.push_back(value),
+                _ => self.rows.push_back(VecDeque::from([value])),
+            }
+            return;
+        }
+        let mut at = self.row_of(&value);
+        let Err(mut place) = self.rows[at].binary_search(&value) else { return };
+        if self.rows[at].len() == ROW {
+            let upper = self.rows[at].split_off(ROW / 2);
+            self.rows[at].shrink_to_fit();
+            self.rows.insert(at + 1, upper);
+            if place > ROW / 2 {
+                (at, place) = (at + 1, place - ROW / 2);
+            }
+        }
+        self.rows[at].insert(place, value);
+    }
+
+    /// Takes a value out, if it is there.
+    pub fn remove(&mut self, value: &T) {
+        let at = self.row_of(value);
+        let Some(row) = self.rows.get_mut(at) else { return };
+        let Ok(place) = row.binary_search(value) else { return };
+        row.remove(place);
+        if row.is_empty() {
+            self.rows.remove(at);
+        } else if row.len() <= ROW / 4 {
+            self.join(at);
+        }
+    }
+
+    /// The row in which a value stands, or would stand; the one after the last for what is above everything.
+    fn row_of(&self, value: &T) -> usize {
+        self.rows.partition_point(|row| row.back() < Some(value))
+    }
+
+    /// Little is left of a row: puts it together with the next one, if that leaves room to grow.
+    fn join(&mut self, at: usize) {
+        let together = self.rows.get(at + 1).map(|next| self.rows[at].len() + next.len());
+        if together.is_some_and(|together| together <= ROW / 2) {
+            let mut next = self.rows.remove(at + 1).expect("just seen");
+            self.rows[at].append(&mut next);
+        }
+        if self.rows[at].len() * 4 <= self.rows[at].capacity() {
+            self.rows[at].shrink_to_fit();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::collections::BTreeSet;
+
+    #[test]
+    fn packed_is_an_ordered_set() {
+        let (mut packed, mut model) = (Packed::default(), BTreeSet::new());
+        let mut seed = 5u64;
+        let mut now = 0;
+        for step in 0..60_000 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let any = now + (seed >> 33) % 3_000;
+            // It grows, then shrinks; values rise, most are taken from the front, some from anywhere.
+            match (seed >> 20) % 8 {
+                0..2 => {
+                    now += 1;
+                    packed.insert(now + 3_000);
+                    model.insert(now + 3_000);
+                }
+                2..5 if step < 30_000 => {
+                    packed.insert(any);
+                    model.insert(any);
+                }
+                5 => assert_eq!(packed.pop_first(), model.pop_first()),
+                _ => {
+                    packed.remove(&any);
+                    model.remove(&any);
+                }
+            }
+            assert_eq!(packed.first(), model.first());
+            assert!(packed.rows.iter().all(|row| !row.is_empty() && row.len() <= ROW));
+            if step % 500 == 0 {
+                assert!(packed.rows.iter().flatten().eq(&model), "after {step} steps");
+            }
+        }
+        assert!(packed.rows.iter().flatten().eq(&model));
+        while let Some(first) = model.pop_first() {
+            assert_eq!(packed.pop_first(), Some(first));
+        }
+        assert!(packed.rows.is_empty());
+    }
+
+    #[test]
+    fn what_comes_in_order_leaves_no_gaps() {
+        let mut packed = Packed::default();
+        (0..10_000).for_each(|value| packed.insert(value));
+        let room: usize = packed.rows.iter().map(VecDeque::capacity).sum();
+        assert!(room < 10_000 + ROW, "{room}");
+    }
+}
