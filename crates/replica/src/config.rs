@@ -61,7 +61,7 @@ pub struct Timing {
     pub heartbeat: Duration,
     /// The shortest wait before an election.
     pub election_min: Duration,
-    /// The longest wait before an election, and the leader's lease. Must exceed the worst `fdatasync`.
+    /// The longest wait before an election, and the leader's lease. Must exceed the worst sync.
     pub election_max: Duration,
 }
 
@@ -80,7 +80,7 @@ impl Default for Timing {
 pub struct LogOptions {
     /// The size of one segment file, prepared in advance.
     pub segment_bytes: u64,
-    /// How much is written before one `fdatasync`, at most (a single larger entry still goes through).
+    /// How much is written before one sync, at most (a single larger entry still goes through).
     pub frame_bytes_max: usize,
     /// How many bytes of recent entries stay in memory for replication.
     pub cache_bytes: usize,
@@ -88,7 +88,7 @@ pub struct LogOptions {
 
 impl Default for LogOptions {
     fn default() -> Self {
-        Self { segment_bytes: 8 << 20, frame_bytes_max: 1 << 20, cache_bytes: 4 << 20 }
+        Self { segment_bytes: 8 << 20, frame_bytes_max: 1 << 20, cache_bytes: 2 << 20 }
     }
 }
 

@@ -319,7 +319,7 @@ fn render_replica(node: &Node, page: &mut Page) {
     page.gauge("tenure_log_sync_longest_seconds", "The longest sync of the log since the start.")
         .value(replica.log.sync.longest.as_secs_f64());
     let durations = &replica.log.sync.durations;
-    page.histogram("tenure_log_sync_seconds", "How long syncing the log took.").durations(
+    page.histogram("tenure_log_sync_seconds", "How long writing to the log and syncing it took.").durations(
         &[],
         durations.buckets.iter().copied(),
         durations.sum,

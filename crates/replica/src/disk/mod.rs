@@ -60,4 +60,9 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Makes the content durable, and the length with it. An error is final: what was not synced
     /// then may be gone, and asking again can lie.
     fn sync_data(&self) -> io::Result<()>;
+    /// The same file once more, past the operating system's cache, if there is such a way: what is written by it is durable when
+    /// the call returns. Offset, length and place in memory must be whole blocks.
+    fn open_direct(&self) -> Option<Arc<dyn DiskFile>> {
+        None
+    }
 }

@@ -3,6 +3,7 @@
 use super::{Disk, DiskFile};
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -106,5 +107,13 @@ impl DiskFile for RealFile {
 
     fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+
+    fn open_direct(&self) -> Option<Arc<dyn DiskFile>> {
+        // By descriptor, because the file may have another name by now.
+        let path = format!("/proc/self/fd/{}", self.0.as_raw_fd());
+        let flags = libc::O_DIRECT | libc::O_DSYNC;
+        let file = OpenOptions::new().write(true).custom_flags(flags).open(path).ok()?;
+        Some(Arc::new(RealFile(file)))
     }
 }

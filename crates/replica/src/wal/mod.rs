@@ -13,6 +13,7 @@
 //! *Who reads.* [`Log`] is the memory of it all: which entries there are, where they lie, and the most
 //! recent ones themselves. An entry is readable as soon as it is queued and acknowledged once synced.
 
+mod appender;
 mod driver;
 mod files;
 mod frame;

@@ -4,6 +4,7 @@
 //! synced, and after the first error it acknowledges nothing ever again: what a failed sync has
 //! dropped cannot be known, and a second sync that succeeds would be a lie.
 
+use super::appender::Appender;
 use super::files::Files;
 use super::frame;
 use super::log::{Place, SharedLog};
@@ -71,6 +72,8 @@ pub(crate) struct Writer {
     failure: watch::Sender<Option<String>>,
     /// All segments in use; the last one is written to.
     segments: VecDeque<Held>,
+    /// Writes to the last one, once there is something to write.
+    appender: Option<Appender>,
     /// Where the next frame begins.
     offset: u64,
     /// The number of the next frame.
@@ -109,6 +112,7 @@ impl Writer {
             stopwatch,
             failure,
             segments,
+            appender: None,
             offset,
             sequence,
             durable: state,
@@ -254,13 +258,12 @@ impl Writer {
 
     /// Writes and syncs one frame at the current offset.
     fn write_frame(&mut self, frame: &mut Vec<u8>, records: u64) -> io::Result<()> {
-        let segment = &self.active().segment;
+        let segment = &self.segments.back().expect("there is an active segment").segment;
         let position = frame::Position { salt: self.salt, segment: segment.number, offset: self.offset };
         frame::seal(frame, position, self.sequence);
-        let file = segment.file.clone();
-        file.write_at(frame, self.offset)?;
+        let appender = self.appender.get_or_insert_with(|| Appender::new(segment));
         let before = self.stopwatch.read();
-        file.sync_data()?;
+        appender.append(frame, self.offset)?;
         let took = self.stopwatch.read().saturating_sub(before);
         self.offset += frame.len() as u64;
         self.sequence += 1;
@@ -284,6 +287,7 @@ impl Writer {
             self.log.lock().opened(segment.number, segment.file.clone());
             self.segments.push_back(Held { segment, last_index: None });
         }
+        self.appender = None;
         self.offset = segment::HEADER_BYTES;
         self.count_segments();
         if records > 0 {
