@@ -1,6 +1,7 @@
 //! The leader's desk: the one task that takes in what arrives, counts time, seals entries and proposes
 //! them. All its decisions are [`Office`]'s; this file only waits, carries and answers.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tenure_core::{
 };
 use tenure_replica::{Leadership, ProposeError, Replica};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tracing::{debug, info};
 
 use crate::failure::Failure;
@@ -185,6 +187,7 @@ impl Desk {
     pub async fn work(mut self) {
         let mut leadership = self.replica.leadership();
         self.follow(*leadership.borrow_and_update());
+        let mut alarm = Alarm::default();
         loop {
             let now = self.clock.now();
             if self.office.in_office() && self.office.probe_due(now) {
@@ -208,7 +211,7 @@ impl Desk {
                     None => break,
                 },
                 Some(mail) = self.rest.recv() => self.take_in(mail),
-                () = sleep(wake), if wake.is_some() => {}
+                () = alarm.rings(wake) => {}
             }
             self.take_in_the_rest();
             self.seal().await;
@@ -347,9 +350,23 @@ impl Desk {
     }
 }
 
-async fn sleep(length: Option<Duration>) {
-    if let Some(length) = length {
-        tokio::time::sleep(length).await;
+/// A timer that is not set anew for every message: it may ring too early, which only has the desk look again.
+#[derive(Default)]
+struct Alarm(Option<Pin<Box<tokio::time::Sleep>>>);
+
+impl Alarm {
+    /// Waits for this long at most; without a length, for ever.
+    async fn rings(&mut self, length: Option<Duration>) {
+        let Some(length) = length else { return std::future::pending().await };
+        let due = Instant::now() + length;
+        match &mut self.0 {
+            Some(set) if set.deadline() <= due && !set.is_elapsed() => set.await,
+            Some(set) => {
+                set.as_mut().reset(due);
+                set.await;
+            }
+            none => none.insert(Box::pin(tokio::time::sleep_until(due))).await,
+        }
     }
 }
 
