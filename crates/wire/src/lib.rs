@@ -15,6 +15,7 @@ mod forward;
 pub mod grpc;
 pub mod json;
 mod log;
+mod messages;
 pub mod proto;
 mod records;
 mod snapshot;
