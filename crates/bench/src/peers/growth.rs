@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::cells::Via;
+use super::plot::number;
 use super::setup::{Programs, Setup};
 use super::{Options, drive, wanted, write};
 use crate::plan::TargetKind;
@@ -50,6 +51,92 @@ pub fn run(
         }
     }
     Ok(())
+}
+
+/// A row of a table: what it shows, and where a point says it.
+type Row = (&'static str, fn(&Value) -> Option<String>);
+
+/// What the page shows of a curve: its name, the unit of its points, where they stand in a point, and the rows.
+type Shown = (&'static str, &'static str, &'static str, &'static [Row]);
+
+const SHOWN: [Shown; 5] = [
+    ("clients", "clients (three nodes)", "clients", &[("lock cycles/s", per_second), ("p50", p50)]),
+    (
+        "nodes",
+        "nodes (256 clients)",
+        "nodes",
+        &[("lock cycles/s", per_second), ("… per second of the servers' processor time", per_cpu_second)],
+    ),
+    (
+        "sessions",
+        "sessions with a lease (one node, 256 streams)",
+        "sessions",
+        &[("renewals/s", per_second), ("a round of all of them, p50", p50), ("memory of the node", memory)],
+    ),
+    ("waiters", "waiters in one line (three nodes)", "waiters", &[("handover p50", p50)]),
+    (
+        "watchers",
+        "watchers of one prefix (three nodes)",
+        "clients",
+        &[("event at a watcher, p50", p50), ("events delivered per second", per_second)],
+    ),
+];
+
+fn per_second(point: &Value) -> Option<String> {
+    point["per_second"].as_f64().map(number)
+}
+
+fn per_cpu_second(point: &Value) -> Option<String> {
+    point["operations_per_cpu_second"].as_f64().map(number)
+}
+
+fn p50(point: &Value) -> Option<String> {
+    point["latency"]["p50_ms"].as_f64().map(|millis| format!("{} ms", number(millis)))
+}
+
+fn memory(point: &Value) -> Option<String> {
+    point["server_memory_bytes"].as_f64().map(|bytes| format!("{:.0} MB", bytes / 1e6))
+}
+
+/// The curves that were measured, as tables; empty before the first.
+pub fn tables(folder: &Path) -> Result<String, String> {
+    let mut out = String::new();
+    for (name, unit, at, rows) in SHOWN {
+        let Ok(text) = std::fs::read_to_string(folder.join(format!("growth-{name}.json"))) else { continue };
+        let points: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).map_err(|error| format!("growth-{name}.json: {error}")))
+            .collect::<Result<_, String>>()?;
+        out += &table(unit, at, rows, &points);
+    }
+    Ok(out)
+}
+
+fn table(unit: &str, at: &str, rows: &[Row], points: &[Value]) -> String {
+    let cells = |title: &str, shown: &dyn Fn(&Value) -> Option<String>| {
+        let shown: Vec<String> =
+            points.iter().map(|point| shown(point).unwrap_or_else(|| "-".into())).collect();
+        format!("| {title} | {} |\n", shown.join(" | "))
+    };
+    let mut out = cells(unit, &|point| point[at].as_u64().map(grouped));
+    out = format!("\n{out}|---|{}\n", "---|".repeat(points.len()));
+    for (title, shown) in rows {
+        out += &cells(title, shown);
+    }
+    out
+}
+
+/// With a comma after every third digit.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
 }
 
 fn lines(found: &[Value]) -> String {
@@ -134,4 +221,22 @@ fn steady(programs: &Programs) -> Result<Value, String> {
     let arguments: Vec<String> = arguments.split_whitespace().map(String::from).collect();
     let renewed = drive(programs, &setup, TargetKind::Tenure, &arguments, Via::Leader)?;
     Ok(json!({ "renewals": renewed, "disk_bytes": setup.disk_bytes(), "files": setup.files() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_is_a_table() {
+        let point = |clients: u64, rate: f64| json!({ "clients": clients, "per_second": rate, "latency": { "p50_ms": 1.5 } });
+        let (_, unit, at, rows) = SHOWN[0];
+        let expected = "
+| clients (three nodes) | 1 | 1,024 |
+|---|---|---|
+| lock cycles/s | 653 | 43 k |
+| p50 | 1.50 ms | 1.50 ms |
+";
+        assert_eq!(table(unit, at, rows, &[point(1, 653.0), point(1_024, 43_000.0)]), expected);
+    }
 }

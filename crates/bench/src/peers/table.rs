@@ -7,11 +7,13 @@ use serde_json::Value;
 
 use super::cells::{Cell, Figure, cells};
 use super::plot::{Bars, number};
-use super::{Options, write};
+use super::{Options, growth, write};
 use crate::plan::TargetKind;
 
 const BEGIN: &str = "<!-- begin: written by cargo xtask bench-peers -->";
 const END: &str = "<!-- end: written by cargo xtask bench-peers -->";
+const GROWTH_BEGIN: &str = "<!-- begin: growth, written by cargo xtask bench-peers -->";
+const GROWTH_END: &str = "<!-- end: growth, written by cargo xtask bench-peers -->";
 
 /// A group of bars in a plot: its title, and each bar with its name.
 type Group = (String, Vec<(String, f64)>);
@@ -49,17 +51,25 @@ pub fn publish(options: &Options, folder: &Path) -> Result<(), String> {
     }
     let text = page(&all, &runs, folder)?;
     let file = options.root.join("docs/benchmarks.md");
-    let before =
-        std::fs::read_to_string(&file).unwrap_or_else(|_| format!("# Benchmarks\n\n{BEGIN}\n{END}\n"));
-    let (head, rest) = before.split_once(BEGIN).ok_or("docs/benchmarks.md has no place for the table")?;
-    let (_, tail) = rest.split_once(END).ok_or("docs/benchmarks.md has no end of the table")?;
+    let empty = || format!("# Benchmarks\n\n{BEGIN}\n{END}\n\n{GROWTH_BEGIN}\n{GROWTH_END}\n");
+    let before = std::fs::read_to_string(&file).unwrap_or_else(|_| empty());
     if options.quick {
         // A quick look is for the one who looks.
         println!("{text}");
         return Ok(());
     }
     let linked = text.replace("RESULTS", &format!("benchmarks/{}", options.name));
-    write(&file, &format!("{head}{BEGIN}\n{linked}{END}{tail}"))
+    let after = put_between(&before, BEGIN, END, &linked)?;
+    let after = put_between(&after, GROWTH_BEGIN, GROWTH_END, &growth::tables(folder)?)?;
+    write(&file, &after)
+}
+
+/// The page with this text between two marks.
+fn put_between(page: &str, begin: &str, end: &str, text: &str) -> Result<String, String> {
+    let missing = || format!("docs/benchmarks.md has no line {begin:?} with {end:?} after it");
+    let (head, rest) = page.split_once(begin).ok_or_else(missing)?;
+    let (_, tail) = rest.split_once(end).ok_or_else(missing)?;
+    Ok(format!("{head}{begin}\n{text}{end}{tail}"))
 }
 
 fn read(folder: &Path, all: &[Cell]) -> Result<Runs, String> {
