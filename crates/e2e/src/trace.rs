@@ -1,5 +1,6 @@
 //! Watching a node from outside with strace: which syncs it has done, and what happens when one stalls.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,22 +14,59 @@ use crate::wait::until;
 
 const ATTACHED_WITHIN: Duration = Duration::from_secs(10);
 
-/// Counts the syncs of a node. strace writes the line of a finished call before the node goes on, so a
-/// sync that preceded an answer is counted when the answer is here.
+/// The flag of a descriptor by which a write is durable when it returns, as `/proc` shows it.
+const O_DSYNC: u32 = 0o10_000;
+
+/// Counts the syncs of a node: calls that sync, and writes that are durable when they return. strace writes the line of a
+/// finished call before the node goes on, so a sync that preceded an answer is counted when the answer is here.
 pub struct SyncObserver {
     trace: Trace,
+    pid: u32,
 }
 
 impl SyncObserver {
     /// Watches all threads of the node.
     pub fn attach(node: &Node) -> Self {
-        Self { trace: Trace::attach(node, &["-e", "trace=fdatasync,fsync"]) }
+        Self { trace: Trace::attach(node, &["-e", "trace=fdatasync,fsync,pwrite64"]), pid: node.pid() }
     }
 
     /// Syncs that have succeeded so far.
     pub fn syncs(&self) -> usize {
-        self.trace.lines().iter().filter(|line| line.contains("sync") && line.ends_with("= 0")).count()
+        finished(&self.trace.lines())
+            .into_iter()
+            .filter(|(call, file)| call.contains("sync") || self.writes_durably(file))
+            .count()
     }
+
+    fn writes_durably(&self, file: &str) -> bool {
+        let info = std::fs::read_to_string(format!("/proc/{}/fdinfo/{file}", self.pid)).unwrap_or_default();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+        flags
+            .is_some_and(|flags| u32::from_str_radix(flags.trim(), 8).is_ok_and(|flags| flags & O_DSYNC != 0))
+    }
+}
+
+/// The calls that have succeeded, each with the descriptor that it was about. While a call of one thread lasts, calls of
+/// others may be told: then it takes two lines.
+fn finished(lines: &[String]) -> Vec<(String, String)> {
+    let mut under_way = BTreeMap::new();
+    let mut done = Vec::new();
+    for line in lines {
+        let Some((thread, told)) = line.split_once(' ') else { continue };
+        let begun = told.trim_start().split_once('(').and_then(|(call, rest)| {
+            let file = rest.split([',', ')', ' ']).next()?;
+            Some((call.to_owned(), file.to_owned()))
+        });
+        let succeeded = line.rsplit_once("= ").is_some_and(|(_, result)| result.parse::<u64>().is_ok());
+        if told.contains("resumed>") {
+            done.extend(under_way.remove(thread).filter(|_| succeeded));
+        } else if line.ends_with("<unfinished ...>") {
+            under_way.extend(begun.map(|begun| (thread.to_owned(), begun)));
+        } else {
+            done.extend(begun.filter(|_| succeeded));
+        }
+    }
+    done
 }
 
 /// A disk that takes its time: every sync of the node's log is held up while this lives.
@@ -37,10 +75,10 @@ pub struct Stall {
 }
 
 impl Stall {
-    /// Holds up each further `fdatasync` by `length` before it starts.
+    /// Holds up each further sync, and each write, which may be one, by `length` before it starts.
     pub fn start(node: &Node, length: Duration) -> Self {
-        let inject = format!("inject=fdatasync:delay_enter={}", length.as_micros());
-        Self { trace: Trace::attach(node, &["-e", "trace=fdatasync", "-e", &inject]) }
+        let inject = format!("inject=fdatasync,pwrite64:delay_enter={}", length.as_micros());
+        Self { trace: Trace::attach(node, &["-e", "trace=fdatasync,pwrite64", "-e", &inject]) }
     }
 
     /// Waits until a sync has been held up and is over.
@@ -95,4 +133,26 @@ fn all_threads_traced(pid: u32) -> bool {
         let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
         tracer.is_some_and(|tracer| tracer.trim() != "0")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_counted_when_it_has_succeeded() {
+        let told = [
+            r#"71 pwrite64(13, "h\0= 4096"..., 4096, 8192) = 4096"#,
+            r#"71 pwrite64(14, "x"..., 4096, 0 <unfinished ...>"#,
+            r#"72 fdatasync(9 <unfinished ...>"#,
+            r#"71 <... pwrite64 resumed>) = 4096"#,
+            r#"72 <... fdatasync resumed>) = -1 EIO (Input/output error)"#,
+            r#"72 fdatasync(9) = 0"#,
+            r#"71 pwrite64(15, "x"..., 4096, 0 <unfinished ...>"#,
+        ];
+        let done = finished(&told.map(String::from));
+        let done: Vec<(&str, &str)> =
+            done.iter().map(|(call, file)| (call.as_str(), file.as_str())).collect();
+        assert_eq!(done, [("pwrite64", "13"), ("pwrite64", "14"), ("fdatasync", "9")]);
+    }
 }
