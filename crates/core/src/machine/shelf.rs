@@ -4,6 +4,7 @@
 //! copied for real only when it is changed while such a copy is alive. So a snapshot of a million
 //! records is taken between two commands, and written out while commands go on.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -20,22 +21,22 @@ pub trait Key: Copy {
     fn number(self) -> u64;
 }
 
-/// Up to 64 neighbours. Records stand in the order in which they came, so that none has to move when another goes,
-/// but the last one into its place.
+/// Up to 64 neighbours. Records stand in the order of their numbers until one goes that is not the last: then that one moves into its
+/// place, and nobody else.
 #[derive(Clone, Debug)]
 struct Board<T> {
     /// One bit per number that has a record.
     taken: u64,
-    /// Where the record of each of these numbers stands.
-    places: [u8; BOARD as usize],
-    /// The other way round: of which number the record at each place is.
-    offsets: [u8; BOARD as usize],
+    /// Where the record of each of these numbers stands, once that is not told by their order.
+    places: Option<Box<Places>>,
     records: Vec<T>,
 }
 
+type Places = [u8; BOARD as usize];
+
 impl<T> Board<T> {
     fn empty() -> Self {
-        Self { taken: 0, places: [0; BOARD as usize], offsets: [0; BOARD as usize], records: Vec::new() }
+        Self { taken: 0, places: None, records: Vec::new() }
     }
 
     fn bit(number: u64) -> u64 {
@@ -45,26 +46,50 @@ impl<T> Board<T> {
     /// Where the record of `number` stands, if there is one.
     #[inline]
     fn place(&self, number: u64) -> Option<usize> {
-        let taken = self.taken & Self::bit(number) != 0;
-        taken.then(|| usize::from(self.places[(number % BOARD) as usize]))
+        let bit = Self::bit(number);
+        if self.taken & bit == 0 {
+            return None;
+        }
+        Some(match &self.places {
+            Some(places) => usize::from(places[(number % BOARD) as usize]),
+            // Nearly always all of those before it are here, and nobody need count.
+            None if self.taken & (bit - 1) == bit - 1 => (number % BOARD) as usize,
+            None => (self.taken & (bit - 1)).count_ones() as usize,
+        })
+    }
+
+    fn places_mut(&mut self) -> &mut Places {
+        let taken = self.taken;
+        self.places.get_or_insert_with(|| {
+            let before = |offset: usize| (taken & ((1 << offset) - 1)).count_ones() as u8;
+            Box::new(core::array::from_fn(before))
+        })
     }
 
     fn insert(&mut self, number: u64, record: T) {
         assert!(self.place(number).is_none(), "record number {number} is taken already");
-        let (offset, place) = ((number % BOARD) as usize, self.records.len());
-        self.places[offset] = place as u8;
-        self.offsets[place] = offset as u8;
+        let place = self.records.len() as u8;
+        let in_order = self.taken < Self::bit(number);
+        if self.places.is_some() || !in_order {
+            self.places_mut()[(number % BOARD) as usize] = place;
+        }
         self.taken |= Self::bit(number);
         self.records.push(record);
     }
 
     /// Takes the record of `number` from its place.
     fn remove(&mut self, number: u64, place: usize) -> T {
+        let last = self.records.len() - 1;
+        if place != last {
+            let taken = self.taken;
+            let places = self.places_mut();
+            let stands_last =
+                |offset: &usize| taken & 1 << *offset != 0 && usize::from(places[*offset]) == last;
+            let moved = (0..BOARD as usize).find(stands_last).expect("somebody stands there");
+            places[moved] = place as u8;
+        }
         self.taken &= !Self::bit(number);
         let record = self.records.swap_remove(place);
-        let moved = self.offsets[self.records.len()];
-        self.offsets[place] = moved;
-        self.places[usize::from(moved)] = place as u8;
         // A board of which little is left keeps little memory.
         if self.records.len() * 4 <= self.records.capacity() {
             self.records.shrink_to(self.records.len() * 2);
