@@ -240,7 +240,10 @@ macro_rules! record {
 
 /// Stores an enum as a tag and the variant's fields. A tag is given once and never used again for another variant.
 macro_rules! choice {
-    ($type:ident { $($tag:literal => $variant:ident $(( $($part:ident),* ))? $({ $($field:ident),* })?),* $(,)? }) => {
+    (
+        $type:ident { $($tag:literal => $variant:ident $(( $($part:ident),* ))? $({ $($field:ident),* })?),* $(,)? }
+        $(never $never:ident: $why:literal)?
+    ) => {
         impl $crate::codec::Coded for $type {
             fn put(&self, out: &mut Vec<u8>) {
                 match self {
@@ -249,6 +252,7 @@ macro_rules! choice {
                         $($($part.put(out);)*)?
                         $($($field.put(out);)*)?
                     })*
+                    $($type::$never { .. } => unreachable!($why),)?
                 }
             }
             fn take(input: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::codec::WireError> {

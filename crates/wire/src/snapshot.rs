@@ -17,7 +17,7 @@ use tenure_core::state::{
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::codec::{Coded, Reader, WireError, check_version, put_bytes, put_varint, record};
+use crate::codec::{Coded, Reader, WireError, check_version, choice, put_bytes, put_varint, record};
 
 /// The format version of snapshots that this build writes, and the newest that it reads.
 pub const SNAPSHOT_VERSION: u8 = 1;
@@ -383,35 +383,10 @@ record!(Totals {
     leader_changes,
 });
 
-impl Coded for Remembered {
-    fn put(&self, out: &mut Vec<u8>) {
-        match self {
-            Remembered::Waiting(waiter) => {
-                out.push(1);
-                waiter.put(out);
-            }
-            Remembered::Cancelled => out.push(2),
-            Remembered::Granted(grants) => {
-                out.push(3);
-                grants.put(out);
-            }
-            Remembered::Answered(answer) => {
-                out.push(4);
-                answer.put(out);
-            }
-            Remembered::Holding(..) => unreachable!("sessions are written with their answers spelled out"),
-        }
-    }
-    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        match input.byte()? {
-            1 => Coded::take(input).map(Remembered::Waiting),
-            2 => Ok(Remembered::Cancelled),
-            3 => Coded::take(input).map(Remembered::Granted),
-            4 => Coded::take(input).map(Remembered::Answered),
-            tag => Err(input.corrupt(format!("{tag} is no remembered answer"))),
-        }
-    }
-}
+choice!(
+    Remembered { 1 => Waiting(waiter), 2 => Cancelled, 3 => Granted(grants), 4 => Answered(answer) }
+    never Holding: "sessions are written with their answers spelled out"
+);
 
 /// Counts of ends, one per reason.
 impl<const N: usize> Coded for [u64; N] {

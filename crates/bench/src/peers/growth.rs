@@ -118,23 +118,10 @@ fn table(unit: &str, at: &str, rows: &[Row], points: &[Value]) -> String {
             points.iter().map(|point| shown(point).unwrap_or_else(|| "-".into())).collect();
         format!("| {title} | {} |\n", shown.join(" | "))
     };
-    let mut out = cells(unit, &|point| point[at].as_u64().map(grouped));
+    let mut out = cells(unit, &|point| point[at].as_u64().map(|many| many.to_string()));
     out = format!("\n{out}|---|{}\n", "---|".repeat(points.len()));
     for (title, shown) in rows {
         out += &cells(title, shown);
-    }
-    out
-}
-
-/// With a comma after every third digit.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
     }
     out
 }
@@ -232,7 +219,7 @@ mod tests {
         let point = |clients: u64, rate: f64| json!({ "clients": clients, "per_second": rate, "latency": { "p50_ms": 1.5 } });
         let (_, unit, at, rows) = SHOWN[0];
         let expected = "
-| clients (three nodes) | 1 | 1,024 |
+| clients (three nodes) | 1 | 1024 |
 |---|---|---|
 | lock cycles/s | 653 | 43 k |
 | p50 | 1.50 ms | 1.50 ms |

@@ -226,12 +226,14 @@ impl Machine {
 
     /// A lease is about to end: what refers to it is spelled out.
     pub(super) fn spell_out(&mut self, session: SessionNumber, number: ResourceNumber) {
-        let refers = |(_, remembered): &(u64, Remembered)| matches!(remembered, Remembered::Holding(resource, _) if *resource == number);
+        let refers = |(at, (_, remembered)): (usize, &(u64, Remembered))| match remembered {
+            Remembered::Holding(resource, remaining) if *resource == number => Some((at, *remaining)),
+            _ => None,
+        };
         // Nearly always the client has seen the answer, and nothing is remembered any more.
-        while let Some(at) = self.session(session).answers.remembered.iter().position(refers) {
-            let Remembered::Holding(_, remaining) = self.session(session).answers.remembered[at].1 else {
-                break;
-            };
+        while let Some((at, remaining)) =
+            self.session(session).answers.remembered.iter().enumerate().find_map(refers)
+        {
             let told = self.state.told(session, number, remaining);
             self.session_mut(session).answers.remembered[at].1 = Remembered::Granted(vec![told]);
         }

@@ -38,15 +38,15 @@ impl Deadlines {
     pub fn add(&mut self, at: ClusterTime, due: Due) {
         match due {
             Due::Session(session) => self.sessions.insert((at, session)),
-            other => drop(self.others.insert((at, other))),
-        }
+            other => self.others.insert((at, other)),
+        };
     }
 
     pub fn remove(&mut self, at: ClusterTime, due: Due) {
         match due {
             Due::Session(session) => self.sessions.remove(&(at, session)),
-            other => drop(self.others.remove(&(at, other))),
-        }
+            other => self.others.remove(&(at, other)),
+        };
     }
 
     /// The first that has come by `time`, taken out; of what comes at the same time, sessions first.

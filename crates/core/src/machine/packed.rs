@@ -35,17 +35,17 @@ impl<T: Ord + Copy> Packed<T> {
         first
     }
 
-    /// Puts a value in, unless it is there.
-    pub fn insert(&mut self, value: T) {
+    /// Puts a value in; `false` if it is there already.
+    pub fn insert(&mut self, value: T) -> bool {
         if self.rows.back().and_then(VecDeque::back).is_none_or(|last| *last < value) {
             match self.rows.back_mut() {
                 Some(row) if row.len() < ROW => row.push_back(value),
                 _ => self.rows.push_back(VecDeque::from([value])),
             }
-            return;
+            return true;
         }
         let mut at = self.row_of(&value);
-        let Err(mut place) = self.rows[at].binary_search(&value) else { return };
+        let Err(mut place) = self.rows[at].binary_search(&value) else { return false };
         if self.rows[at].len() == ROW {
             let upper = self.rows[at].split_off(ROW / 2);
             self.rows[at].shrink_to_fit();
@@ -55,19 +55,21 @@ impl<T: Ord + Copy> Packed<T> {
             }
         }
         self.rows[at].insert(place, value);
+        true
     }
 
-    /// Takes a value out, if it is there.
-    pub fn remove(&mut self, value: &T) {
+    /// Takes a value out; `false` if it is not there.
+    pub fn remove(&mut self, value: &T) -> bool {
         let at = self.row_of(value);
-        let Some(row) = self.rows.get_mut(at) else { return };
-        let Ok(place) = row.binary_search(value) else { return };
+        let Some(row) = self.rows.get_mut(at) else { return false };
+        let Ok(place) = row.binary_search(value) else { return false };
         row.remove(place);
         if row.is_empty() {
             self.rows.remove(at);
         } else if row.len() <= ROW / 4 {
             self.join(at);
         }
+        true
     }
 
     /// The row in which a value stands, or would stand; the one after the last for what is above everything.
@@ -105,18 +107,11 @@ mod tests {
             match (seed >> 20) % 8 {
                 0..2 => {
                     now += 1;
-                    packed.insert(now + 3_000);
-                    model.insert(now + 3_000);
+                    assert_eq!(packed.insert(now + 3_000), model.insert(now + 3_000));
                 }
-                2..5 if step < 30_000 => {
-                    packed.insert(any);
-                    model.insert(any);
-                }
+                2..5 if step < 30_000 => assert_eq!(packed.insert(any), model.insert(any)),
                 5 => assert_eq!(packed.pop_first(), model.pop_first()),
-                _ => {
-                    packed.remove(&any);
-                    model.remove(&any);
-                }
+                _ => assert_eq!(packed.remove(&any), model.remove(&any)),
             }
             assert_eq!(packed.first(), model.first());
             assert!(packed.rows.iter().all(|row| !row.is_empty() && row.len() <= ROW));
@@ -134,7 +129,7 @@ mod tests {
     #[test]
     fn what_comes_in_order_leaves_no_gaps() {
         let mut packed = Packed::default();
-        (0..10_000).for_each(|value| packed.insert(value));
+        (0..10_000).for_each(|value| assert!(packed.insert(value)));
         let room: usize = packed.rows.iter().map(VecDeque::capacity).sum();
         assert!(room < 10_000 + ROW, "{room}");
     }
