@@ -455,21 +455,17 @@ fn refused(fatal: Fatal<Types>) -> StartError {
 
 /// Tells why the engine ended, if it did not end in good order.
 fn watch_for_failure(engine: &Engine, failed: watch::Sender<Option<String>>) {
-    let mut metrics = engine.metrics();
+    let metrics = engine.metrics();
+    // These change only with roles and members. The whole of the metrics, where the reason stands in the end, changes at
+    // every turn of the engine, several times for each entry.
+    let mut roles = engine.server_metrics();
     tokio::spawn(async move {
-        loop {
-            let state = metrics.borrow_and_update().running_state.clone();
-            match state {
-                Err(Fatal::Stopped) => return,
-                Err(fatal) => {
-                    fail(&failed, &fatal.to_string());
-                    return;
-                }
-                Ok(()) => {}
-            }
-            if metrics.changed().await.is_err() {
-                return;
-            }
+        while roles.changed().await.is_ok() {}
+        let state = metrics.borrow_watched().running_state.clone();
+        match state {
+            Err(Fatal::Stopped) => {}
+            Err(fatal) => fail(&failed, &fatal.to_string()),
+            Ok(()) => fail(&failed, "the consensus engine ended without a word: it panicked, or was aborted"),
         }
     });
 }

@@ -247,7 +247,9 @@ impl Writer {
         drop(log);
         let purged_before = self.durable.purged;
         self.durable = self.staged_state;
-        for done in self.dones.drain(..) {
+        // The newest first: to the engine it says that all before it are durable too, and then those wake nobody. In their
+        // order, each would wake the engine, which runs at once on this very core and has the rest wait.
+        for done in self.dones.drain(..).rev() {
             (done.0)(Ok(()));
         }
         if self.durable.purged != purged_before {
