@@ -340,7 +340,7 @@ fn assemble(
         let applier =
             Applier::new(machine, store.clone(), config.execution, meter.clone(), applied, failed.clone());
         let snapshots = store.clone();
-        let log_store = LogStore::new(log, queue.clone(), config.execution);
+        let log_store = LogStore::new(log, queue.clone(), config.execution, config.node);
         let engine =
             Engine::new(config.node, settings, links.clone(), log_store, applier).await.map_err(refused)?;
 

@@ -2,6 +2,7 @@
 
 use super::codec::{decode_membership, encode_membership};
 use super::types::{Payload, Types, from_log_id, to_log_id};
+use crate::NodeId;
 use crate::config::Execution;
 use crate::wal::{Done, EntryKind, Job, LogEntry, Queue, SharedLog, Vote};
 use bytes::Bytes;
@@ -16,6 +17,8 @@ use tokio::sync::oneshot;
 
 /// How many bytes of entries one append message carries, at most (a single larger entry still goes).
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// What a follower writes where it stands, at most. More takes a disk longer than a change of threads costs.
+const IN_PLACE_BYTES_MAX: usize = 128 << 10;
 
 /// The log as the engine sees it; also its own reader, of which there can be many.
 #[derive(Clone)]
@@ -23,11 +26,12 @@ pub(crate) struct LogStore {
     log: SharedLog,
     queue: Queue,
     execution: Execution,
+    node: NodeId,
 }
 
 impl LogStore {
-    pub fn new(log: SharedLog, queue: Queue, execution: Execution) -> Self {
-        Self { log, queue, execution }
+    pub fn new(log: SharedLog, queue: Queue, execution: Execution, node: NodeId) -> Self {
+        Self { log, queue, execution, node }
     }
 
     async fn read(&self, range: Range<u64>, bytes_max: usize) -> io::Result<Vec<EntryOf<Types>>> {
@@ -105,8 +109,9 @@ impl RaftLogStorage<Types> for LogStore {
         I::IntoIter: Send,
     {
         let entries: Vec<_> = entries.into_iter().map(from_entry).collect();
-        {
-            // Queued under the lock: what is read and what is written agree on the order.
+        let bytes: usize = entries.iter().map(|entry| entry.body.len()).sum();
+        let (claim, job) = {
+            // Queued or claimed under the lock: what is read and what is written agree on the order.
             let mut log = self.log.lock();
             for entry in &entries {
                 let next = log.next();
@@ -115,8 +120,17 @@ impl RaftLogStorage<Types> for LogStore {
                     return Err(io::Error::other(format!("entry {index} was appended where {next} belongs")));
                 }
             }
-            self.queue.push(Job::Append(entries, Done::new(|result| callback.io_completed(result))))
-        }
+            // A leader has followers and clients to serve while it syncs; a follower has nothing to say before it has.
+            let follows = log.vote.is_some_and(|vote| vote.node != self.node);
+            let claim = (follows && bytes <= IN_PLACE_BYTES_MAX).then(|| self.queue.claim()).flatten();
+            let job = Job::Append(entries, Done::new(|result| callback.io_completed(result)));
+            match claim {
+                Some(claim) => (claim, job),
+                None => return self.queue.push(job),
+            }
+        };
+        claim.carry_out(job);
+        Ok(())
     }
 
     // Neither of the two waits: whatever is queued behind them becomes durable behind them.

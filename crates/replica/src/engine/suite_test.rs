@@ -84,7 +84,7 @@ fn stores_on(disk: &Arc<SimDisk>, execution: Execution) -> (LogStore, Applier) {
     let machine = Arc::new(RwLock::new(Count::default()));
     let applied = watch::channel(None).0;
     let applier = Applier::new(machine, store, execution, meter, applied, failure);
-    (LogStore::new(log, queue, execution), applier)
+    (LogStore::new(log, queue, execution, 1), applier)
 }
 
 #[tokio::test]

@@ -4,10 +4,11 @@ use super::record::LogId;
 use super::writer::{Job, Writer};
 use crate::config::Execution;
 use crate::disk::Disk;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::oneshot;
 
@@ -20,6 +21,22 @@ const JOBS_MAX: usize = 4096;
 pub(crate) struct Queue {
     jobs: UnboundedSender<Letter>,
     committed: Arc<Mutex<Option<LogId>>>,
+    /// The writer, where it has a thread. Where it is a task nobody can wait for it.
+    shared: Option<Arc<Shared>>,
+}
+
+/// A writer that can be used by others while its thread has nothing to do.
+struct Shared {
+    /// None once it is closed.
+    writer: Mutex<Option<Writer>>,
+    /// What the thread has still to carry out.
+    queued: AtomicUsize,
+}
+
+/// The writer, idle and in the hands of one caller: whatever is queued meanwhile comes later.
+pub(crate) struct Claim<'a> {
+    writer: MutexGuard<'a, Option<Writer>>,
+    committed: &'a Mutex<Option<LogId>>,
 }
 
 /// A job, and what was committed when it was queued if that is news: it is written before the job.
@@ -36,11 +53,15 @@ impl Queue {
     ) -> io::Result<(Self, oneshot::Receiver<()>)> {
         let (sender, jobs) = mpsc::unbounded_channel();
         let (ended, end) = oneshot::channel();
+        let mut shared = None;
         match execution {
             Execution::Threads => {
+                let writer = Mutex::new(Some(writer));
+                let writer = Arc::new(Shared { writer, queued: AtomicUsize::new(0) });
+                shared = Some(writer.clone());
                 let thread = std::thread::Builder::new().name("tenure-wal".into());
                 thread.spawn(move || {
-                    write_on_thread(writer, jobs);
+                    write_on_thread(&writer, jobs);
                     drop(lock);
                     drop(ended);
                 })?;
@@ -53,14 +74,26 @@ impl Queue {
                 });
             }
         }
-        Ok((Self { jobs: sender, committed: Arc::default() }, end))
+        Ok((Self { jobs: sender, committed: Arc::default(), shared }, end))
     }
 
     /// Queues a job. An error means that the writer has ended.
     pub fn push(&self, job: Job) -> io::Result<()> {
         // Sent under the lock, so that no job overtakes what it goes out with.
         let mut committed = self.committed.lock();
+        if let Some(shared) = &self.shared {
+            shared.queued.fetch_add(1, Ordering::AcqRel);
+        }
         self.jobs.send((committed.take(), job)).map_err(|_| io::Error::other("the log is closed"))
+    }
+
+    /// The writer, if it has nothing to do and its disk is quick.
+    pub fn claim(&self) -> Option<Claim<'_>> {
+        let shared = self.shared.as_ref()?;
+        let writer = shared.writer.try_lock()?;
+        let idle = shared.queued.load(Ordering::Acquire) == 0;
+        let quick = writer.as_ref().is_some_and(Writer::is_quick);
+        (idle && quick).then_some(Claim { writer, committed: &self.committed })
     }
 
     /// Notes what is committed. It goes with the next job: it only saves time after a restart, and waking the writer
@@ -70,15 +103,31 @@ impl Queue {
     }
 }
 
-fn write_on_thread(mut writer: Writer, mut jobs: UnboundedReceiver<Letter>) {
+impl Claim<'_> {
+    /// Carries out a job here and now; its callback has been called when this returns.
+    pub fn carry_out(mut self, job: Job) {
+        let mut batch = VecDeque::new();
+        unpack((self.committed.lock().take(), job), &mut batch);
+        let writer = self.writer.as_mut().expect("nobody claims a closed writer");
+        writer.carry_out(&mut batch);
+    }
+}
+
+fn write_on_thread(shared: &Shared, mut jobs: UnboundedReceiver<Letter>) {
     let mut batch = VecDeque::new();
     while let Some(letter) = jobs.blocking_recv() {
+        // Whoever has claimed the writer is waited for; what queues up meanwhile shares a sync.
+        let mut writer = shared.writer.lock();
         unpack(letter, &mut batch);
-        fill(&mut batch, &mut jobs);
-        if !writer.carry_out(&mut batch) {
+        let letters = 1 + fill(&mut batch, &mut jobs);
+        let open = writer.as_mut().expect("only its thread closes the writer").carry_out(&mut batch);
+        if !open {
             break;
         }
+        shared.queued.fetch_sub(letters, Ordering::AcqRel);
     }
+    // Nobody writes any more, not even by a claim: the directory may be another's in a moment.
+    *shared.writer.lock() = None;
 }
 
 async fn write_as_task(mut writer: Writer, mut jobs: UnboundedReceiver<Letter>, disk: Arc<dyn Disk>) {
@@ -96,11 +145,15 @@ async fn write_as_task(mut writer: Writer, mut jobs: UnboundedReceiver<Letter>, 
     }
 }
 
-fn fill(batch: &mut VecDeque<Job>, jobs: &mut UnboundedReceiver<Letter>) {
+/// Takes what is queued, and says how many letters that was.
+fn fill(batch: &mut VecDeque<Job>, jobs: &mut UnboundedReceiver<Letter>) -> usize {
+    let mut letters = 0;
     while batch.len() < JOBS_MAX {
         let Ok(letter) = jobs.try_recv() else { break };
         unpack(letter, batch);
+        letters += 1;
     }
+    letters
 }
 
 fn unpack((committed, job): Letter, batch: &mut VecDeque<Job>) {
@@ -110,39 +163,143 @@ fn unpack((committed, job): Letter, batch: &mut VecDeque<Job>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{EntryKind, LogEntry};
-    use super::super::rig::Rig;
+    use super::super::record::LogEntry;
+    use super::super::rig::{Rig, entry};
     use super::super::writer::Done;
     use super::*;
-    use crate::config::LogOptions;
+    use crate::config::{LogOptions, Stopwatch};
     use crate::disk::SimDisk;
+    use std::sync::atomic::AtomicBool;
+    use std::thread::{self, ThreadId};
+    use std::time::Duration;
+
+    /// A log and its queue, with entries under rising numbers.
+    struct Line {
+        disk: SimDisk,
+        log: super::super::SharedLog,
+        meter: super::super::Meter,
+        queue: Queue,
+        closed: oneshot::Receiver<()>,
+        next: u64,
+    }
+
+    impl Line {
+        fn start(execution: Execution, stopwatch: Stopwatch) -> Line {
+            let disk = SimDisk::new();
+            let rig = Rig::timed(&disk, LogOptions::default(), stopwatch).unwrap();
+            let (log, meter) = (rig.log.clone(), rig.meter.clone());
+            let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+            let (queue, closed) = Queue::start(rig.writer, shared, execution, Box::new(())).unwrap();
+            Line { disk, log, meter, queue, closed, next: 0 }
+        }
+
+        /// The next entry, readable already.
+        fn entry(&mut self) -> LogEntry {
+            let entry = entry(1, self.next, b"x");
+            assert!(self.log.lock().append(&entry));
+            self.next += 1;
+            entry
+        }
+
+        /// Appends through the queue, and waits until it is durable.
+        async fn append(&mut self) -> LogId {
+            let entry = self.entry();
+            let id = entry.id;
+            let (told, done) = oneshot::channel();
+            let done_with = Done::new(|result| drop(told.send(result)));
+            self.queue.push(Job::Append(vec![entry], done_with)).unwrap();
+            done.await.unwrap().unwrap();
+            id
+        }
+
+        /// Waits until the thread has let go of the writer. It is a moment behind what it acknowledges.
+        fn claim(&self) -> Claim<'_> {
+            loop {
+                match self.queue.claim() {
+                    Some(claim) => return claim,
+                    None => thread::yield_now(),
+                }
+            }
+        }
+
+        /// Closes it, and says what a restart finds.
+        async fn reopen(self) -> Rig {
+            self.queue.push(Job::Close(Done::new(|_| ()))).unwrap();
+            assert!(self.closed.await.is_err(), "closed by being dropped");
+            assert!(self.queue.claim().is_none(), "what is closed is nobody's");
+            Rig::open(&self.disk, LogOptions::default()).unwrap()
+        }
+    }
 
     /// Nobody is woken for a commit, and yet it is not lost: a restart finds it.
     #[tokio::test]
     async fn what_is_committed_goes_with_the_next_job() {
-        let disk = SimDisk::new();
-        let rig = Rig::open(&disk, LogOptions::default()).unwrap();
-        let (log, meter) = (rig.log.clone(), rig.meter.clone());
-        let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        let (queue, closed) = Queue::start(rig.writer, shared, Execution::Tasks, Box::new(())).unwrap();
-        let append = async |index: u64| {
-            let id = LogId { term: 1, index };
-            let entry = LogEntry { id, kind: EntryKind::Normal, body: b"x".to_vec().into() };
-            assert!(log.lock().append(&entry));
-            let (told, done) = oneshot::channel();
-            let done_with = Done::new(|result| drop(told.send(result)));
-            queue.push(Job::Append(vec![entry], done_with)).unwrap();
-            done.await.unwrap().unwrap();
-            id
-        };
-        let first = append(0).await;
-        let records = || meter.status().records;
-        let before = records();
-        queue.note_committed(first);
-        append(1).await;
-        assert_eq!(records(), before + 2);
-        queue.push(Job::Close(Done::new(|_| ()))).unwrap();
-        assert!(closed.await.is_err(), "closed by being dropped");
-        assert_eq!(Rig::open(&disk, LogOptions::default()).unwrap().log.lock().committed, Some(first));
+        let mut line = Line::start(Execution::Tasks, Stopwatch::default());
+        let first = line.append().await;
+        let before = line.meter.status().records;
+        line.queue.note_committed(first);
+        line.append().await;
+        assert_eq!(line.meter.status().records, before + 2);
+        assert_eq!(line.reopen().await.log.lock().committed, Some(first));
+    }
+
+    #[tokio::test]
+    async fn an_idle_writer_on_a_quick_disk_is_used_in_place() {
+        let mut line = Line::start(Execution::Threads, Stopwatch::default());
+        assert!(line.queue.claim().is_none(), "nothing is known of the disk yet");
+        for _ in 0..100 {
+            line.append().await;
+        }
+        let entry = line.entry();
+        let committed = LogId { term: 1, index: 99 };
+        line.queue.note_committed(committed);
+        let (told, heard) = std::sync::mpsc::channel::<(ThreadId, bool)>();
+        let done = Done::new(move |result| told.send((thread::current().id(), result.is_ok())).unwrap());
+        line.claim().carry_out(Job::Append(vec![entry], done));
+        assert_eq!(heard.try_recv(), Ok((thread::current().id(), true)), "before it returned, and here");
+        line.append().await;
+        let rig = line.reopen().await;
+        assert_eq!(rig.entries().len(), 102);
+        assert_eq!(rig.log.lock().committed, Some(committed));
+    }
+
+    #[tokio::test]
+    async fn what_is_queued_goes_first() {
+        let mut line = Line::start(Execution::Threads, Stopwatch::default());
+        for _ in 0..100 {
+            line.append().await;
+        }
+        for _ in 0..100 {
+            let (first, second) = (line.entry(), line.entry());
+            let claim = line.claim();
+            let durable = Arc::new(AtomicBool::new(false));
+            let told = durable.clone();
+            let done = Done::new(move |_| told.store(true, Ordering::SeqCst));
+            line.queue.push(Job::Append(vec![first], done)).unwrap();
+            assert!(line.queue.claim().is_none(), "it is claimed already");
+            drop(claim);
+            let claim = line.claim();
+            assert!(durable.load(Ordering::SeqCst), "a claim overtook what was queued");
+            claim.carry_out(Job::Append(vec![second], Done::new(|_| ())));
+        }
+        assert_eq!(line.reopen().await.entries().len(), 300);
+    }
+
+    /// A thread that others share must not be kept waiting by a disk that is known to be slow.
+    #[tokio::test]
+    async fn a_slow_disk_is_waited_for_by_its_own_thread_alone() {
+        let ticks = AtomicUsize::new(0);
+        let slow = move || Duration::from_millis(3) * ticks.fetch_add(1, Ordering::SeqCst) as u32;
+        let mut line = Line::start(Execution::Threads, Stopwatch::from_source(slow));
+        for _ in 0..100 {
+            line.append().await;
+            for _ in 0..100 {
+                assert!(line.queue.claim().is_none());
+                thread::yield_now();
+            }
+        }
+        let queue = line.queue.clone();
+        line.reopen().await;
+        assert!(queue.push(Job::Purge(LogId { term: 1, index: 1 })).is_err());
     }
 }

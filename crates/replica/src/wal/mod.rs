@@ -8,7 +8,8 @@
 //!
 //! *Who writes.* [`Writer`] is a plain struct that takes a queue of jobs and turns it into frames;
 //! `driver` runs it on a thread of its own, or as a task in simulation. Votes, truncations and purges
-//! go through the same queue as entries: their order is part of their meaning.
+//! go through the same queue as entries: their order is part of their meaning. A follower whose queue is
+//! empty and whose disk is quick (`pace`) writes its entries where it stands.
 //!
 //! *Who reads.* [`Log`] is the memory of it all: which entries there are, where they lie, and the most
 //! recent ones themselves. An entry is readable as soon as it is queued and acknowledged once synced.
@@ -21,6 +22,7 @@ mod frame;
 pub mod fuzzing;
 mod log;
 mod meter;
+mod pace;
 mod record;
 mod recovery;
 mod segment;

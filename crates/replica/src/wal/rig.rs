@@ -25,14 +25,19 @@ pub(super) struct Rig {
 
 impl Rig {
     pub fn open(disk: &SimDisk, options: LogOptions) -> Result<Self, StartError> {
+        Self::timed(disk, options, Stopwatch::default())
+    }
+
+    /// With a stopwatch that says how long syncs take.
+    pub fn timed(disk: &SimDisk, options: LogOptions, stopwatch: Stopwatch) -> Result<Self, StartError> {
         let recovered = recover(disk, SALT, options.cache_bytes)?;
         let log = recovered.log.clone();
         let meter = Meter::new(u64::MAX);
         let failure = watch::channel(None).0;
         let disk = Arc::new(disk.clone());
-        let (execution, stopwatch) = (Execution::Tasks, Stopwatch::default());
-        let writer = Writer::new(disk, options, execution, stopwatch, meter.clone(), failure, recovered)
-            .map_err(|error| StartError::Io("cannot prepare the log".into(), error))?;
+        let writer =
+            Writer::new(disk, options, Execution::Tasks, stopwatch, meter.clone(), failure, recovered)
+                .map_err(|error| StartError::Io("cannot prepare the log".into(), error))?;
         Ok(Self { log, writer, meter, kept: Arc::default(), refused: Arc::default() })
     }
 

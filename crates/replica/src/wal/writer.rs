@@ -9,6 +9,7 @@ use super::files::Files;
 use super::frame;
 use super::log::{Place, SharedLog};
 use super::meter::Meter;
+use super::pace::Pace;
 use super::record::{self, LogEntry, LogId, Record, Vote};
 use super::recovery::Recovered;
 use super::segment::{self, Segment};
@@ -69,6 +70,7 @@ pub(crate) struct Writer {
     log: SharedLog,
     meter: Meter,
     stopwatch: Stopwatch,
+    pace: Pace,
     failure: watch::Sender<Option<String>>,
     /// All segments in use; the last one is written to.
     segments: VecDeque<Held>,
@@ -110,6 +112,7 @@ impl Writer {
             log,
             meter,
             stopwatch,
+            pace: Pace::default(),
             failure,
             segments,
             appender: None,
@@ -148,6 +151,11 @@ impl Writer {
             self.fail(&error);
         }
         open
+    }
+
+    /// Whether the disk has been quick of late.
+    pub fn is_quick(&self) -> bool {
+        self.pace.is_quick()
     }
 
     /// Puts a job into the frame under construction. Everything that becomes true with that frame
@@ -267,6 +275,7 @@ impl Writer {
         let before = self.stopwatch.read();
         appender.append(frame, self.offset)?;
         let took = self.stopwatch.read().saturating_sub(before);
+        self.pace.synced(took);
         self.offset += frame.len() as u64;
         self.sequence += 1;
         self.meter.frame(frame.len() as u64, records, took);
