@@ -165,8 +165,8 @@ impl fmt::Debug for Entropy {
     }
 }
 
-/// A source of monotonic readings, to show how long things took. Nothing is decided by it. The
-/// default stands still, so that only who brings a clock sees durations.
+/// A source of monotonic readings, to show how long things took. Nothing is decided by it but which thread waits
+/// for a follower's disk. The default stands still, so that only who brings a clock sees durations.
 #[derive(Clone)]
 pub struct Stopwatch(Arc<dyn Fn() -> Duration + Send + Sync>);
 

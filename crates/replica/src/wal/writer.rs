@@ -1,4 +1,4 @@
-//! The writer: turns queued jobs into frames and acknowledges them, in order, once they are synced.
+//! The writer: turns queued jobs into frames and acknowledges a frame's jobs once it is synced.
 //!
 //! It decides what shares a sync and when a segment is full. It never acknowledges what was not
 //! synced, and after the first error it acknowledges nothing ever again: what a failed sync has
