@@ -7,6 +7,7 @@
 //! Start reading at [`Replica`]; then `wal/` for what is on disk, `engine/` for how the engine is
 //! wired, `snapshot/` for compaction and `peer/` for what nodes say to each other.
 
+mod alarm;
 mod barrier;
 mod config;
 mod data_dir;
@@ -16,11 +17,13 @@ mod error;
 mod leadership;
 mod machine;
 mod peer;
+mod quiet;
 mod replica;
 mod snapshot;
 mod status;
 mod wal;
 
+pub use alarm::Alarm;
 pub use config::{Config, Entropy, Execution, LogOptions, SnapshotOptions, Stopwatch, Timing};
 pub use disk::{Disk, DiskFile, RealDisk, SimDisk, Wreck};
 pub use engine::seed_elections;

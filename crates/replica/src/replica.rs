@@ -7,6 +7,7 @@ use crate::engine::{Applier, Engine, LogStore, Machinery, Member, Payload, Types
 use crate::error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
 use crate::leadership::{self, Leadership, Office};
 use crate::peer::{self, ForwardHandler, Host, Links, Listener, Network, Spoken};
+use crate::quiet::Quiet;
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Done, Job, LogId, Meter, Queue, Writer};
 use crate::{Config, NodeId, StateMachine, Status, status};
@@ -43,6 +44,7 @@ struct Parts {
     snapshots: SnapshotStore,
     queue: Queue,
     meter: Meter,
+    quiet: Quiet,
     barrier: Barrier,
     leadership: watch::Receiver<Leadership>,
     failure: watch::Receiver<Option<String>>,
@@ -131,6 +133,12 @@ impl<M: StateMachine> Replica<M> {
             }
         });
         Ok(Proposal { answer })
+    }
+
+    /// Says whether a single caller is being served, who waits for each answer before it asks again. Then entries are made to be
+    /// answered as soon as possible, and not to be many.
+    pub fn set_quiet(&self, quiet: bool) {
+        self.parts.quiet.set(quiet);
     }
 
     /// Waits until this node's machine shows everything that was acknowledged anywhere before this
@@ -334,16 +342,24 @@ fn assemble(
         let (queue, closed) = Queue::start(writer, disk, config.execution, lock).map_err(io)?;
 
         let spoken = Arc::new(Spoken::new(config.versions));
-        let links =
-            Links::new(network.clone(), directory.clone(), spoken.clone(), config.timing, config.execution);
+        let quiet = Quiet::default();
+        let links = Links::new(
+            network.clone(),
+            directory.clone(),
+            spoken.clone(),
+            config.timing,
+            config.execution,
+            quiet.clone(),
+        );
         let (applied, applied_seen) = watch::channel::<Option<LogId>>(None);
         let applier =
             Applier::new(machine, store.clone(), config.execution, meter.clone(), applied, failed.clone());
         let snapshots = store.clone();
-        let log_store = LogStore::new(log, queue.clone(), config.execution, config.node);
+        let log_store = LogStore::new(log, queue.clone(), config.execution, config.node, quiet.clone());
         let engine =
             Engine::new(config.node, settings, links.clone(), log_store, applier).await.map_err(refused)?;
 
+        links.follow(&engine);
         watch_for_failure(&engine, failed.clone());
         compact_when_due(&engine, meter.clone());
         let handler = Arc::new(RwLock::new(None));
@@ -371,6 +387,7 @@ fn assemble(
             snapshots,
             queue,
             meter,
+            quiet,
             barrier: Barrier::start(engine.clone(), 2 * config.timing.election_max),
             leadership: leadership::observe(&engine, applied_seen),
             failure,

@@ -23,12 +23,15 @@ struct Cluster {
     disks: BTreeMap<NodeId, SimDisk>,
     nodes: BTreeMap<NodeId, Replica<Ledger>>,
     tune: fn(&mut Config),
+    /// What the nodes are told of their callers.
+    quiet: bool,
 }
 
 impl Cluster {
     fn new(size: u64, tune: fn(&mut Config)) -> Self {
         let peers = (1..=size).map(|node| (node, address(node))).collect();
-        Self { switch: Switch::default(), peers, disks: BTreeMap::new(), nodes: BTreeMap::new(), tune }
+        let (switch, disks, nodes) = (Switch::default(), BTreeMap::new(), BTreeMap::new());
+        Self { switch, peers, disks, nodes, tune, quiet: false }
     }
 
     /// A cluster whose nodes are started in their order.
@@ -82,6 +85,7 @@ impl Cluster {
         let written = async {
             loop {
                 let (node, office) = self.leader_except(except).await;
+                self.nodes[&node].set_quiet(self.quiet);
                 if propose(&self.nodes[&node], office, entry).await.is_ok() {
                     return;
                 }
@@ -182,11 +186,22 @@ async fn five_nodes_outlive_two() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_leaders_lose_nothing_that_was_acknowledged() {
+    killed_leaders_lose_nothing(false).await;
+}
+
+/// Where a single caller is served, entries are written and sent in another way.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_leaders_lose_nothing_in_a_quiet_time() {
+    killed_leaders_lose_nothing(true).await;
+}
+
+async fn killed_leaders_lose_nothing(quiet: bool) {
     let mut cluster = Cluster::formed(3).await;
+    cluster.quiet = quiet;
     let mut acknowledged = Vec::new();
     let mut last_term = 0;
     for round in 0..6 {
-        for _ in 0..10 {
+        for _ in 0..40 {
             let next = number(acknowledged.len() as u64);
             cluster.write(&next, &[]).await;
             acknowledged.push(next);
@@ -206,6 +221,33 @@ async fn killed_leaders_lose_nothing_that_was_acknowledged() {
     once.dedup();
     assert_eq!(once, acknowledged, "each is there, in order");
     cluster.stop().await;
+}
+
+/// In a quiet time an entry goes to one follower first. Whichever that is: it may fall silent, and the other is sent to all
+/// the same; and what waited for company when the caller went away arrives, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_falls_silent_is_not_waited_for() {
+    for wire in [Wire::Silent, Wire::Cut] {
+        let mut cluster = Cluster::formed(3).await;
+        cluster.quiet = true;
+        let (leader, _) = cluster.leader().await;
+        let mut written = 0;
+        for silent in (1..=3).filter(|node| *node != leader) {
+            for _ in 0..50 {
+                cluster.write(&number(written), &[]).await;
+                written += 1;
+            }
+            cluster.switch.isolate(silent, wire);
+            for _ in 0..5 {
+                cluster.write(&number(written), &[silent]).await;
+                written += 1;
+            }
+            cluster.switch.isolate(silent, Wire::Whole);
+            let agreed = cluster.agreed().await;
+            assert_eq!(agreed, (0..written).map(number).collect::<Vec<_>>(), "{wire:?}, {silent}");
+        }
+        cluster.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

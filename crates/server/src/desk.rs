@@ -1,7 +1,6 @@
 //! The leader's desk: the one task that takes in what arrives, counts time, seals entries and proposes
 //! them. All its decisions are [`Office`]'s; this file only waits, carries and answers.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,16 +11,17 @@ use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tenure_clock::Clock;
 use tenure_core::{
-    Answer, Command, Line, Message, Office, OfficeLimits, Renewal, RenewalAnswer, Sealed, Settings, Turned,
-    Waiting,
+    Answer, Command, Line, Message, Moment, Office, OfficeLimits, Renewal, RenewalAnswer, Sealed, Settings,
+    Turned, Waiting,
 };
-use tenure_replica::{Leadership, ProposeError, Replica};
+use tenure_replica::{Alarm, Execution, Leadership, ProposeError, Replica};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
 use crate::failure::Failure;
 use crate::probe::Prober;
+use crate::quiet::Quiet;
 use crate::replicated::{AppliedEntry, Replicated};
 
 /// How many letters may lie in each tray before the desk has looked at them.
@@ -141,6 +141,11 @@ pub struct Desk {
     under_way: FuturesOrdered<BoxFuture<'static, Answered>>,
     /// Entries whose answers are known and have still to be sent.
     answered: Vec<Answered>,
+    quiet: Quiet,
+    /// Since when nothing has come and nothing has been under way.
+    idle_since: Option<Moment>,
+    /// Simulated time stands still for whoever does not sleep.
+    looks_out: bool,
     numbers: Arc<Mutex<DeskNumbers>>,
     founding: Option<Settings>,
 }
@@ -159,6 +164,7 @@ pub fn desk(
     clock: Arc<dyn Clock>,
     prober: Prober,
     limits: OfficeLimits,
+    execution: Execution,
     founding: Settings,
 ) -> (Desk, Trays, Arc<Mutex<DeskNumbers>>) {
     let (first_sender, first) = mpsc::channel(TRAY_MAX);
@@ -176,6 +182,9 @@ pub fn desk(
         probes,
         under_way: FuturesOrdered::new(),
         answered: Vec::new(),
+        quiet: Quiet::default(),
+        idle_since: None,
+        looks_out: execution == Execution::Threads,
         numbers: numbers.clone(),
         founding: Some(founding),
     };
@@ -195,6 +204,12 @@ impl Desk {
                 self.prober.send(number);
             }
             let wake = self.office.next_wake(now).map(|wake| wake.longest_since(now));
+            if self.under_way.is_empty() {
+                self.idle_since.get_or_insert(now);
+                if let Some(length) = self.quiet.look_out().filter(|_| self.looks_out) {
+                    self.look_out(now, wake.map_or(length, |wake| wake.min(length))).await;
+                }
+            }
             tokio::select! {
                 biased;
                 changed = leadership.changed() => {
@@ -211,7 +226,7 @@ impl Desk {
                     None => break,
                 },
                 Some(mail) = self.rest.recv() => self.take_in(mail),
-                () = alarm.rings(wake) => {}
+                () = alarm.rings(wake.map(|wake| Instant::now() + wake)) => {}
             }
             self.take_in_the_rest();
             self.seal().await;
@@ -222,6 +237,18 @@ impl Desk {
             self.note_numbers();
         }
         self.leave();
+    }
+
+    /// Looks for letters for so long, where the thread would else be put to sleep.
+    async fn look_out(&mut self, from: Moment, length: Duration) {
+        while self.first.is_empty() && self.rest.is_empty() && self.probes.is_empty() {
+            if self.clock.now().longest_since(from) >= length {
+                return;
+            }
+            // Others first: programs that need this processor, and the tasks that would bring a letter.
+            std::thread::yield_now();
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Takes in everything that has arrived, opens and renewals first, before the clock is read.
@@ -241,6 +268,8 @@ impl Desk {
     }
 
     fn take_in(&mut self, mail: Mail) {
+        let pause = self.idle_since.take().map(|since| self.clock.now().longest_since(since));
+        self.quiet.arrived(self.under_way.len(), pause);
         match self.office.arrived(mail) {
             Ok(()) => {}
             Err((mail, Turned::NoOffice)) => mail.fail(Failure::NoLeader { leader: None }),
@@ -291,6 +320,8 @@ impl Desk {
         let Some(office) = self.held else { return };
         while let Some(sealed) = self.office.seal(|| self.clock.now()) {
             let number = sealed.number;
+            self.quiet.sealed(sealed.batch.len(), self.under_way.len());
+            self.replica.set_quiet(self.quiet.is_quiet());
             let (entry, waiting) = self.encode(sealed);
             match self.replica.propose(office, entry).await {
                 Ok(proposal) => self.under_way.push_back(
@@ -347,26 +378,6 @@ impl Desk {
         numbers.waiting = self.office.waiting();
         numbers.in_flight = self.office.in_flight();
         numbers.dropped = self.office.dropped();
-    }
-}
-
-/// A timer that is not set anew for every message: it may ring too early, which only has the desk look again.
-#[derive(Default)]
-struct Alarm(Option<Pin<Box<tokio::time::Sleep>>>);
-
-impl Alarm {
-    /// Waits for this long at most; without a length, for ever.
-    async fn rings(&mut self, length: Option<Duration>) {
-        let Some(length) = length else { return std::future::pending().await };
-        let due = Instant::now() + length;
-        match &mut self.0 {
-            Some(set) if set.deadline() <= due && !set.is_elapsed() => set.await,
-            Some(set) => {
-                set.as_mut().reset(due);
-                set.await;
-            }
-            none => none.insert(Box::pin(tokio::time::sleep_until(due))).await,
-        }
     }
 }
 

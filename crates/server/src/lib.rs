@@ -18,6 +18,7 @@ mod listen;
 mod metrics;
 mod node;
 mod probe;
+mod quiet;
 mod replicated;
 mod server;
 mod signing;

@@ -126,8 +126,14 @@ impl Server {
         )
         .await?;
         let prober = Prober::new(world.network, probe_address(address).to_string());
-        let (desk, trays, numbers) =
-            desk(replica.clone(), world.clock.clone(), prober, config.office.clone(), founding);
+        let (desk, trays, numbers) = desk(
+            replica.clone(),
+            world.clock.clone(),
+            prober,
+            config.office.clone(),
+            world.execution,
+            founding,
+        );
         let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
         let signer = Signer::new(config.node, world.disk, world.entropy.clone(), world.execution);
         let forwarder = Forwarder::new(replica, world.clock.clone());

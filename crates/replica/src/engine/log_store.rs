@@ -4,6 +4,7 @@ use super::codec::{decode_membership, encode_membership};
 use super::types::{Payload, Types, from_log_id, to_log_id};
 use crate::NodeId;
 use crate::config::Execution;
+use crate::quiet::Quiet;
 use crate::wal::{Done, EntryKind, Job, LogEntry, Queue, SharedLog, Vote};
 use bytes::Bytes;
 use openraft::EntryPayload;
@@ -19,6 +20,8 @@ use tokio::sync::oneshot;
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// What a follower writes where it stands, at most. More takes a disk longer than a change of threads costs.
 const IN_PLACE_BYTES_MAX: usize = 128 << 10;
+/// What a leader writes where it stands, at most: the command of a single caller, and a little.
+const LONE_BYTES_MAX: usize = 4 << 10;
 
 /// The log as the engine sees it; also its own reader, of which there can be many.
 #[derive(Clone)]
@@ -27,11 +30,12 @@ pub(crate) struct LogStore {
     queue: Queue,
     execution: Execution,
     node: NodeId,
+    quiet: Quiet,
 }
 
 impl LogStore {
-    pub fn new(log: SharedLog, queue: Queue, execution: Execution, node: NodeId) -> Self {
-        Self { log, queue, execution, node }
+    pub fn new(log: SharedLog, queue: Queue, execution: Execution, node: NodeId, quiet: Quiet) -> Self {
+        Self { log, queue, execution, node, quiet }
     }
 
     async fn read(&self, range: Range<u64>, bytes_max: usize) -> io::Result<Vec<EntryOf<Types>>> {
@@ -120,16 +124,22 @@ impl RaftLogStorage<Types> for LogStore {
                     return Err(io::Error::other(format!("entry {index} was appended where {next} belongs")));
                 }
             }
-            // A leader has followers and clients to serve while it syncs; a follower has nothing to say before it has.
-            let follows = log.vote.is_some_and(|vote| vote.node != self.node);
-            let claim = (follows && bytes <= IN_PLACE_BYTES_MAX).then(|| self.queue.claim()).flatten();
             let job = Job::Append(entries, Done::new(|result| callback.io_completed(result)));
-            match claim {
+            let follows = log.vote.is_some_and(|vote| vote.node != self.node);
+            // A leader has followers and clients to serve while it syncs; a follower has nothing to say before it has. Nor
+            // has a leader with a single caller, once the entry is on its way to the followers.
+            if !follows {
+                return match self.quiet.get() && bytes <= LONE_BYTES_MAX {
+                    true => self.queue.push_soon(job),
+                    false => self.queue.push(job),
+                };
+            }
+            match (bytes <= IN_PLACE_BYTES_MAX).then(|| self.queue.claim()).flatten() {
                 Some(claim) => (claim, job),
                 None => return self.queue.push(job),
             }
         };
-        claim.carry_out(job);
+        claim.carry_out(vec![job]);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use crate::StateMachine;
 use crate::config::{Config, Entropy, Execution, Stopwatch};
 use crate::data_dir::DataDir;
 use crate::disk::SimDisk;
+use crate::quiet::Quiet;
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Meter, Queue, Writer};
 use openraft::StorageError;
@@ -84,7 +85,7 @@ fn stores_on(disk: &Arc<SimDisk>, execution: Execution) -> (LogStore, Applier) {
     let machine = Arc::new(RwLock::new(Count::default()));
     let applied = watch::channel(None).0;
     let applier = Applier::new(machine, store, execution, meter, applied, failure);
-    (LogStore::new(log, queue, execution, 1), applier)
+    (LogStore::new(log, queue, execution, 1, Quiet::default()), applier)
 }
 
 #[tokio::test]

@@ -4,35 +4,39 @@ use super::channel::{Channel, Target};
 use super::handshake::{Purpose, Spoken};
 use super::message::{self, kind};
 use super::network::Network;
+use super::ranks::{GATHERED, HELD_MAX, LATE_MAX, Ranks};
 use crate::NodeId;
+use crate::alarm::Alarm;
 use crate::config::{Execution, Timing};
 use crate::data_dir::DataDir;
-use crate::engine::{Member, Types};
+use crate::engine::{Engine, Member, Types};
+use crate::quiet::Quiet;
 use crate::snapshot::SnapshotFile;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, Either, select};
 use futures_util::stream::{BoxStream, FuturesOrdered};
 use futures_util::{Stream, StreamExt};
 use openraft::StorageError;
-use openraft::alias::{LogIdOf, SnapshotOf, VoteOf};
+use openraft::alias::{LogIdOf, SnapshotOf, VoteOf, WatchReceiverOf};
+use openraft::async_runtime::watch::WatchReceiver;
 use openraft::entry::RaftEntry;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
+use openraft::metrics::RaftServerMetrics;
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long news of a commit waits for entries to ride with. Every message wakes two processes, and the next
-/// entry is often right behind; a follower that applies a millisecond later disturbs nobody.
-const COMMIT_HELD: Duration = Duration::from_millis(1);
+/// How many entries wait together, at most, for a follower that no majority needs.
+const HELD_ENTRIES_MAX: usize = 64;
 /// How many appends are on their way to one follower at a time.
 const APPENDS_IN_FLIGHT_MAX: usize = 32;
 /// How much of a snapshot is sent at a time.
@@ -49,7 +53,13 @@ struct Shared {
     execution: Execution,
     patience: Duration,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
+    quiet: Quiet,
+    ranks: Mutex<Ranks>,
+    /// Who votes; known as soon as there is an engine.
+    members: OnceLock<Members>,
 }
+
+type Members = WatchReceiverOf<Types, RaftServerMetrics<Types>>;
 
 #[derive(Clone)]
 struct Peer {
@@ -65,10 +75,36 @@ impl Links {
         spoken: Arc<Spoken>,
         timing: Timing,
         execution: Execution,
+        quiet: Quiet,
     ) -> Self {
-        let peers = Mutex::default();
-        let patience = timing.election_max;
-        Self(Arc::new(Shared { network, directory, spoken, execution, patience, peers }))
+        Self(Arc::new(Shared {
+            network,
+            directory,
+            spoken,
+            execution,
+            patience: timing.election_max,
+            peers: Mutex::default(),
+            quiet,
+            ranks: Mutex::default(),
+            members: OnceLock::new(),
+        }))
+    }
+
+    /// From now on it is known who votes.
+    pub fn follow(&self, engine: &Engine) {
+        // Only an engine that is started twice could have set it before.
+        let _ = self.0.members.set(engine.server_metrics());
+    }
+
+    /// How long an entry for a follower may wait, if it may.
+    fn may_wait(&self, node: NodeId, now: Instant) -> Option<Duration> {
+        let members = self.0.members.get().filter(|_| self.0.quiet.get())?;
+        let (own, voters) = {
+            let metrics = members.borrow_watched();
+            let voters: Vec<NodeId> = metrics.membership_config.voter_ids().collect();
+            (metrics.id, voters)
+        };
+        self.0.ranks.lock().may_wait(node, own, &voters, now)
     }
 
     /// The channels to a member; new ones if it has moved.
@@ -114,7 +150,7 @@ impl RaftNetworkFactory<Types> for Links {
     type Network = Link;
 
     async fn new_client(&mut self, node: NodeId, member: &Member) -> Link {
-        Link { links: self.clone(), peer: self.peer(node, member), append: kind::APPEND }
+        Link { links: self.clone(), node, peer: self.peer(node, member), append: kind::APPEND }
     }
 
     /// A heartbeat must not wait behind appends that wait for a disk.
@@ -126,6 +162,7 @@ impl RaftNetworkFactory<Types> for Links {
 /// One of the engine's clients for one peer.
 pub(crate) struct Link {
     links: Links,
+    node: NodeId,
     peer: Peer,
     append: u8,
 }
@@ -202,13 +239,17 @@ impl RaftNetworkV2<Types> for Link {
     {
         let deadline = self.append_deadline(&option);
         let flow = Flow {
+            links: self.links.clone(),
+            node: self.node,
             channel: self.peer.consensus.clone(),
             kind: self.append,
             deadline,
             input: Some(input),
             answers: FuturesOrdered::new(),
+            sent_at: VecDeque::new(),
             sent: None,
             held: None,
+            alarm: Alarm::default(),
         };
         let stream = futures_util::stream::unfold(Some(flow), |flow| async move {
             let mut flow = flow?;
@@ -264,17 +305,21 @@ impl RaftNetworkV2<Types> for Link {
 
 type Appended = Result<StreamAppendResult<Types>, RPCError<Types>>;
 
-/// Appends on their way, oldest first.
+/// Appends on their way to one follower, oldest first.
 struct Flow<S> {
+    links: Links,
+    node: NodeId,
     channel: Channel,
     kind: u8,
     deadline: Duration,
     input: Option<S>,
     answers: FuturesOrdered<BoxFuture<'static, io::Result<Bytes>>>,
+    /// When they were sent.
+    sent_at: VecDeque<Instant>,
     /// The last entry that was sent in this run.
     sent: Option<LogIdOf<Types>>,
-    /// News of a commit and nothing else, and until when it may wait for entries to ride with.
-    held: Option<(Append, Instant)>,
+    held: Option<Held>,
+    alarm: Alarm,
 }
 
 type Append = AppendEntriesRequest<Types>;
@@ -293,34 +338,32 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
                     _ => std::future::pending().await,
                 }
             };
-            let until = self.held.as_ref().map(|(_, until)| *until);
-            let held_long_enough = async {
-                match until {
-                    Some(until) => tokio::time::sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let until = self.held.as_ref().map(|held| held.until);
             let request = tokio::select! {
                 biased;
                 Some(answer) = self.answers.next() => {
+                    self.note_answer();
                     return Some(answer.and_then(message::decode_appended).map_err(lost));
                 }
                 request = input => request,
-                () = held_long_enough => {
-                    self.send_held();
+                () = self.alarm.rings(until) => {
+                    if until.is_some_and(|until| Instant::now() >= until) {
+                        self.send_held();
+                    }
                     continue;
                 }
             };
             match request {
-                Some(request) if self.tells_of_a_commit_only(&request) => {
-                    let until = until.unwrap_or_else(|| Instant::now() + COMMIT_HELD);
-                    self.held = Some((request, until));
-                }
-                // Whatever is held tells less than this one, and needs no answer: the engine counts by
-                // entries, not by requests.
                 Some(request) => {
-                    self.held = None;
-                    self.send(request);
+                    let now = Instant::now();
+                    self.take(request, now);
+                    if self.held.as_ref().is_some_and(|held| held.until <= now) {
+                        // Behind all tasks that are ready, and with them the answer to the caller. Twice, because the
+                        // runtime looks for events now and then while tasks are still ready, and goes on here, too.
+                        tokio::task::yield_now().await;
+                        tokio::task::yield_now().await;
+                        self.send_held();
+                    }
                 }
                 None => {
                     self.input = None;
@@ -330,15 +373,43 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
         }
     }
 
-    /// Whether everything up to the request's place was sent in this run already, so that nobody waits
-    /// for its answer. At the start of a run the engine asks for the other's place with such a request.
-    fn tells_of_a_commit_only(&self, request: &Append) -> bool {
-        request.entries.is_empty() && self.sent.is_some() && request.prev_log_id == self.sent
+    /// Sends a request, or holds it back for a while.
+    fn take(&mut self, request: Append, now: Instant) {
+        match self.may_wait(&request, now) {
+            Some(may_wait) => match &mut self.held {
+                Some(held) => held.add(request, now, may_wait),
+                None => self.held = Some(Held::new(request, now, may_wait)),
+            },
+            None => {
+                // News alone tells less than this one, and needs no answer: the engine counts by entries, not by requests.
+                match self.held.take() {
+                    Some(held) if held.has_entries() => self.send(held.request),
+                    _ => {}
+                }
+                self.send(request);
+            }
+        }
+    }
+
+    /// How long nobody would miss this request, if it follows all others of this run. At the start of a run the engine asks for the
+    /// other's place, and waits for the answer.
+    fn may_wait(&self, request: &Append, now: Instant) -> Option<Duration> {
+        let held = self.held.as_ref().and_then(Held::last);
+        let last = held.or(self.sent).filter(|last| request.prev_log_id == Some(*last));
+        last?;
+        if request.entries.is_empty() {
+            // News of a commit. Every message wakes two processes, and the next entry is often right behind; a follower that
+            // applies a little later disturbs nobody.
+            return Some(HELD_MAX);
+        }
+        let held_entries = self.held.as_ref().map_or(0, |held| held.request.entries.len());
+        let few = held_entries + request.entries.len() <= HELD_ENTRIES_MAX;
+        few.then(|| self.links.may_wait(self.node, now)).flatten()
     }
 
     fn send_held(&mut self) {
-        if let Some((request, _)) = self.held.take() {
-            self.send(request);
+        if let Some(held) = self.held.take() {
+            self.send(held.request);
         }
     }
 
@@ -346,8 +417,64 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
         if let Some(last) = request.entries.last() {
             self.sent = Some(last.log_id());
         }
+        let now = Instant::now();
+        self.links.0.ranks.lock().sent(self.node, now);
+        self.sent_at.push_back(now);
         let body = message::encode_append(request);
         self.answers.push_back(Box::pin(self.channel.call(self.kind, body, self.deadline)));
+    }
+
+    /// Takes note of how long the oldest append took.
+    fn note_answer(&mut self) {
+        let sent_at = self.sent_at.pop_front().expect("what is answered was sent");
+        let owes_since = self.sent_at.front().copied();
+        self.links.0.ranks.lock().answered(self.node, sent_at.elapsed(), owes_since);
+    }
+}
+
+impl<S> Drop for Flow<S> {
+    fn drop(&mut self) {
+        self.links.0.ranks.lock().left(self.node);
+    }
+}
+
+/// What is held back, and until when: news of a commit, or entries for a follower that no majority needs.
+struct Held {
+    request: Append,
+    since: Instant,
+    until: Instant,
+}
+
+impl Held {
+    fn new(request: Append, now: Instant, may_wait: Duration) -> Held {
+        Held { request, since: now, until: now + may_wait }
+    }
+
+    fn has_entries(&self) -> bool {
+        !self.request.entries.is_empty()
+    }
+
+    /// The last entry that is held.
+    fn last(&self) -> Option<LogIdOf<Types>> {
+        self.request.entries.last().map(RaftEntry::log_id)
+    }
+
+    /// Has a request go with this one, which it follows.
+    fn add(&mut self, request: Append, now: Instant, may_wait: Duration) {
+        if !self.has_entries() {
+            // Entries bring the news with them; newer news waits no longer than the first.
+            let since = if request.entries.is_empty() { self.since } else { now };
+            *self = Held::new(request, since, may_wait);
+            return;
+        }
+        self.request.entries.extend(request.entries);
+        self.request.leader_commit = self.request.leader_commit.max(request.leader_commit);
+        let committed = self.request.leader_commit >= self.last();
+        self.until = match committed {
+            true if now >= self.since + GATHERED => now,
+            true => self.since + LATE_MAX,
+            false => self.until.min(now + may_wait),
+        };
     }
 }
 
@@ -365,4 +492,67 @@ fn unreadable(error: io::Error) -> StreamingError<Types> {
         openraft::ErrorVerb::Read,
         error,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{to_entry, to_log_id, to_vote};
+    use crate::wal::{EntryKind, LogEntry, LogId, Vote};
+
+    fn id(index: u64) -> LogId {
+        LogId { term: 1, index }
+    }
+
+    /// Entries `from..=to` (none, if there are none), with news of what is committed.
+    fn append(from: u64, to: u64, committed: u64) -> Append {
+        let entry =
+            |index| LogEntry { id: id(index), kind: EntryKind::Normal, body: Bytes::from_static(b"x") };
+        Append {
+            vote: to_vote(Vote { term: 1, node: 1, committed: true }),
+            prev_log_id: Some(to_log_id(id(from - 1))),
+            entries: (from..=to).map(|index| to_entry(entry(index)).unwrap()).collect(),
+            leader_commit: Some(to_log_id(id(committed))),
+        }
+    }
+
+    fn indexes(held: &Held) -> Vec<u64> {
+        held.request.entries.iter().map(|entry| entry.log_id().index()).collect()
+    }
+
+    const SHORT: Duration = Duration::from_micros(100);
+
+    #[test]
+    fn entries_wait_together_and_longer_once_they_are_committed() {
+        let start = Instant::now();
+        let mut held = Held::new(append(5, 5, 4), start, SHORT);
+        assert_eq!(held.until, start + SHORT);
+        held.add(append(6, 6, 4), start + SHORT, SHORT);
+        assert_eq!((indexes(&held), held.until), (vec![5, 6], start + SHORT), "the first waits no longer");
+        held.add(append(7, 6, 5), start + SHORT, HELD_MAX);
+        assert_eq!(held.request.leader_commit, Some(to_log_id(id(5))));
+        assert_eq!(held.until, start + SHORT, "one of them is not committed yet …");
+        held.add(append(7, 6, 6), start + SHORT, HELD_MAX);
+        assert_eq!(held.until, start + LATE_MAX, "… now both are");
+        held.add(append(7, 7, 6), start + 2 * SHORT, SHORT);
+        assert_eq!((indexes(&held), held.until), (vec![5, 6, 7], start + 3 * SHORT), "this one is not");
+        held.add(append(8, 7, 7), start + 3 * SHORT, HELD_MAX);
+        assert_eq!(held.until, start + LATE_MAX);
+        held.add(append(8, 8, 7), start + GATHERED, SHORT);
+        assert_eq!((indexes(&held), held.until), (vec![5, 6, 7, 8], start + GATHERED + SHORT));
+        held.add(append(9, 8, 8), start + GATHERED, HELD_MAX);
+        assert_eq!(held.until, start + GATHERED, "there are enough, and this is the moment");
+        assert_eq!(held.request.prev_log_id, Some(to_log_id(id(4))));
+    }
+
+    #[test]
+    fn news_waits_no_longer_for_newer_news_and_goes_with_entries() {
+        let start = Instant::now();
+        let mut held = Held::new(append(5, 4, 3), start, HELD_MAX);
+        held.add(append(5, 4, 4), start + SHORT, HELD_MAX);
+        assert_eq!((held.request.leader_commit, held.until), (Some(to_log_id(id(4))), start + HELD_MAX));
+        assert!(!held.has_entries() && held.last().is_none());
+        held.add(append(5, 5, 4), start + SHORT, SHORT);
+        assert_eq!((indexes(&held), held.until), (vec![5], start + 2 * SHORT));
+    }
 }

@@ -14,6 +14,7 @@ mod link;
 mod message;
 mod network;
 mod pipeline;
+mod ranks;
 mod receiving;
 mod server;
 mod tcp;

@@ -31,6 +31,8 @@ struct Shared {
     writer: Mutex<Option<Writer>>,
     /// What the thread has still to carry out.
     queued: AtomicUsize,
+    /// What is to be carried out in place in a moment; it goes before anything that is queued later.
+    put_off: Mutex<Vec<Job>>,
 }
 
 /// The writer, idle and in the hands of one caller: whatever is queued meanwhile comes later.
@@ -57,7 +59,8 @@ impl Queue {
         match execution {
             Execution::Threads => {
                 let writer = Mutex::new(Some(writer));
-                let writer = Arc::new(Shared { writer, queued: AtomicUsize::new(0) });
+                let (queued, put_off) = (AtomicUsize::new(0), Mutex::default());
+                let writer = Arc::new(Shared { writer, queued, put_off });
                 shared = Some(writer.clone());
                 let thread = std::thread::Builder::new().name("tenure-wal".into());
                 thread.spawn(move || {
@@ -79,16 +82,64 @@ impl Queue {
 
     /// Queues a job. An error means that the writer has ended.
     pub fn push(&self, job: Job) -> io::Result<()> {
-        // Sent under the lock, so that no job overtakes what it goes out with.
+        // Sent under the lock, so that no job overtakes what it goes out with, or what was put off before it.
         let mut committed = self.committed.lock();
+        for put_off in self.take_put_off() {
+            self.send(committed.take(), put_off)?;
+        }
+        self.send(committed.take(), job)
+    }
+
+    /// Has a job carried out in place as soon as all tasks that are ready now have run, if the writer has nothing to do and its
+    /// disk is quick; queues it otherwise.
+    pub fn push_soon(&self, job: Job) -> io::Result<()> {
+        let Some(shared) = self.shared.as_ref().filter(|_| self.claim().is_some()) else {
+            return self.push(job);
+        };
+        shared.put_off.lock().push(job);
+        let queue = self.clone();
+        tokio::spawn(async move {
+            // Twice, because the runtime looks for events now and then while tasks are still ready, and what has yielded goes
+            // on then, too.
+            tokio::task::yield_now().await;
+            tokio::task::yield_now().await;
+            queue.carry_out_put_off();
+        });
+        Ok(())
+    }
+
+    fn carry_out_put_off(&self) {
+        match self.claim_before_put_off() {
+            // Taken only with the writer in hand: what is queued from now on waits for it.
+            Some(claim) => claim.carry_out(self.take_put_off()),
+            None => {
+                let mut committed = self.committed.lock();
+                for job in self.take_put_off() {
+                    // Refused only by a log that was closed, and nobody waits for that one any more.
+                    let _ = self.send(committed.take(), job);
+                }
+            }
+        }
+    }
+
+    fn send(&self, committed: Option<LogId>, job: Job) -> io::Result<()> {
         if let Some(shared) = &self.shared {
             shared.queued.fetch_add(1, Ordering::AcqRel);
         }
-        self.jobs.send((committed.take(), job)).map_err(|_| io::Error::other("the log is closed"))
+        self.jobs.send((committed, job)).map_err(|_| io::Error::other("the log is closed"))
+    }
+
+    fn take_put_off(&self) -> Vec<Job> {
+        self.shared.as_ref().map(|shared| std::mem::take(&mut *shared.put_off.lock())).unwrap_or_default()
     }
 
     /// The writer, if it has nothing to do and its disk is quick.
     pub fn claim(&self) -> Option<Claim<'_>> {
+        let nothing_put_off = || self.shared.as_ref().is_some_and(|shared| shared.put_off.lock().is_empty());
+        self.claim_before_put_off().filter(|_| nothing_put_off())
+    }
+
+    fn claim_before_put_off(&self) -> Option<Claim<'_>> {
         let shared = self.shared.as_ref()?;
         let writer = shared.writer.try_lock()?;
         let idle = shared.queued.load(Ordering::Acquire) == 0;
@@ -104,10 +155,13 @@ impl Queue {
 }
 
 impl Claim<'_> {
-    /// Carries out a job here and now; its callback has been called when this returns.
-    pub fn carry_out(mut self, job: Job) {
-        let mut batch = VecDeque::new();
-        unpack((self.committed.lock().take(), job), &mut batch);
+    /// Carries out jobs here and now; their callbacks have been called when this returns.
+    pub fn carry_out(mut self, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let committed = self.committed.lock().take().map(Job::Committed);
+        let mut batch: VecDeque<Job> = committed.into_iter().chain(jobs).collect();
         let writer = self.writer.as_mut().expect("nobody claims a closed writer");
         writer.carry_out(&mut batch);
     }
@@ -255,7 +309,7 @@ mod tests {
         line.queue.note_committed(committed);
         let (told, heard) = std::sync::mpsc::channel::<(ThreadId, bool)>();
         let done = Done::new(move |result| told.send((thread::current().id(), result.is_ok())).unwrap());
-        line.claim().carry_out(Job::Append(vec![entry], done));
+        line.claim().carry_out(vec![Job::Append(vec![entry], done)]);
         assert_eq!(heard.try_recv(), Ok((thread::current().id(), true)), "before it returned, and here");
         line.append().await;
         let rig = line.reopen().await;
@@ -280,9 +334,61 @@ mod tests {
             drop(claim);
             let claim = line.claim();
             assert!(durable.load(Ordering::SeqCst), "a claim overtook what was queued");
-            claim.carry_out(Job::Append(vec![second], Done::new(|_| ())));
+            claim.carry_out(vec![Job::Append(vec![second], Done::new(|_| ()))]);
         }
         assert_eq!(line.reopen().await.entries().len(), 300);
+    }
+
+    /// What was put off is written here, behind the tasks that were ready, and nothing that comes later overtakes it.
+    #[tokio::test]
+    async fn what_is_put_off_is_carried_out_in_place_and_in_order() {
+        let mut line = Line::start(Execution::Threads, Stopwatch::default());
+        for _ in 0..100 {
+            line.append().await;
+        }
+        let here = thread::current().id();
+        for queued_meanwhile in [false, true] {
+            drop(line.claim());
+            let (told, mut heard) = mpsc::unbounded_channel::<(&str, ThreadId)>();
+            let done = |name| {
+                let told = told.clone();
+                Done::new(move |_| told.send((name, thread::current().id())).unwrap())
+            };
+            let ready = told.clone();
+            let (first, second) = (line.entry(), line.entry());
+            line.queue.push_soon(Job::Append(vec![first], done("put off"))).unwrap();
+            tokio::spawn(async move { ready.send(("ready", thread::current().id())).unwrap() });
+            assert!(line.queue.claim().is_none(), "a claim would overtake what is put off");
+            if queued_meanwhile {
+                line.queue.push(Job::Append(vec![second], done("queued"))).unwrap();
+                let mut durable = vec![];
+                while durable.len() < 2 {
+                    let (name, thread) = heard.recv().await.unwrap();
+                    assert!(name == "ready" || thread != here, "both by the writer's own thread");
+                    durable.extend((name != "ready").then_some(name));
+                }
+            } else {
+                assert_eq!(heard.recv().await, Some(("ready", here)));
+                assert_eq!(heard.recv().await, Some(("put off", here)));
+                line.queue.push(Job::Append(vec![second], done("queued"))).unwrap();
+                assert!(heard.recv().await.is_some_and(|(name, thread)| name == "queued" && thread != here));
+            }
+        }
+        assert_eq!(line.reopen().await.entries().len(), 104);
+    }
+
+    /// A shutdown right behind an entry that was put off: it is in the log all the same.
+    #[tokio::test]
+    async fn what_is_put_off_is_written_before_the_log_is_closed() {
+        let mut line = Line::start(Execution::Threads, Stopwatch::default());
+        for _ in 0..100 {
+            line.append().await;
+        }
+        drop(line.claim());
+        let entry = line.entry();
+        line.queue.push_soon(Job::Append(vec![entry], Done::new(|_| ()))).unwrap();
+        assert!(line.queue.claim().is_none(), "it is put off, not done");
+        assert_eq!(line.reopen().await.entries().len(), 101);
     }
 
     /// A thread that others share must not be kept waiting by a disk that is known to be slow.
@@ -298,6 +404,11 @@ mod tests {
                 thread::yield_now();
             }
         }
+        let (told, heard) = oneshot::channel();
+        let entry = line.entry();
+        let done = Done::new(move |_| told.send(thread::current().id()).unwrap());
+        line.queue.push_soon(Job::Append(vec![entry], done)).unwrap();
+        assert_ne!(heard.await.unwrap(), thread::current().id());
         let queue = line.queue.clone();
         line.reopen().await;
         assert!(queue.push(Job::Purge(LogId { term: 1, index: 1 })).is_err());
