@@ -14,7 +14,7 @@ use tenure_core::{
     Answer, Command, Line, Message, Moment, Office, OfficeLimits, Renewal, RenewalAnswer, Sealed, Settings,
     Turned, Waiting,
 };
-use tenure_replica::{Alarm, Execution, Leadership, ProposeError, Replica};
+use tenure_replica::{Alarm, Execution, Leadership, ProposeError, Replica, look_out};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, info};
@@ -142,8 +142,8 @@ pub struct Desk {
     /// Entries whose answers are known and have still to be sent.
     answered: Vec<Answered>,
     quiet: Quiet,
-    /// Since when nothing has come and nothing has been under way.
-    idle_since: Option<Moment>,
+    /// Since when the desk waits for a letter, or for the answer to what is under way.
+    waits_since: Option<Moment>,
     /// Simulated time stands still for whoever does not sleep.
     looks_out: bool,
     numbers: Arc<Mutex<DeskNumbers>>,
@@ -183,7 +183,7 @@ pub fn desk(
         under_way: FuturesOrdered::new(),
         answered: Vec::new(),
         quiet: Quiet::default(),
-        idle_since: None,
+        waits_since: None,
         looks_out: execution == Execution::Threads,
         numbers: numbers.clone(),
         founding: Some(founding),
@@ -204,14 +204,14 @@ impl Desk {
                 self.prober.send(number);
             }
             let wake = self.office.next_wake(now).map(|wake| wake.longest_since(now));
-            if self.under_way.is_empty() {
-                self.idle_since.get_or_insert(now);
-                if let Some(length) = self.quiet.look_out().filter(|_| self.looks_out) {
-                    self.look_out(now, wake.map_or(length, |wake| wake.min(length))).await;
-                }
-            }
+            self.waits_since.get_or_insert(now);
+            let answered = match self.quiet.look_out(self.under_way.len()).filter(|_| self.looks_out) {
+                Some(length) => self.look_out(wake.map_or(length, |wake| wake.min(length))).await,
+                None => None,
+            };
             tokio::select! {
                 biased;
+                Some(answered) = std::future::ready(answered) => self.entry_done(answered),
                 changed = leadership.changed() => {
                     if changed.is_err() {
                         break;
@@ -239,16 +239,17 @@ impl Desk {
         self.leave();
     }
 
-    /// Looks for letters for so long, where the thread would else be put to sleep.
-    async fn look_out(&mut self, from: Moment, length: Duration) {
-        while self.first.is_empty() && self.rest.is_empty() && self.probes.is_empty() {
-            if self.clock.now().longest_since(from) >= length {
-                return;
-            }
-            // Others first: programs that need this processor, and the tasks that would bring a letter.
-            std::thread::yield_now();
-            tokio::task::yield_now().await;
-        }
+    /// Looks out for letters and answers for so long, where the thread would else be put to sleep; an entry that was
+    /// answered meanwhile.
+    async fn look_out(&mut self, length: Duration) -> Option<Answered> {
+        let (under_way, first, rest, probes) = (&mut self.under_way, &self.first, &self.rest, &self.probes);
+        let mut answered = None;
+        look_out(length, || {
+            answered = under_way.next().now_or_never().flatten();
+            answered.is_some() || !first.is_empty() || !rest.is_empty() || !probes.is_empty()
+        })
+        .await;
+        answered
     }
 
     /// Takes in everything that has arrived, opens and renewals first, before the clock is read.
@@ -268,8 +269,9 @@ impl Desk {
     }
 
     fn take_in(&mut self, mail: Mail) {
-        let pause = self.idle_since.take().map(|since| self.clock.now().longest_since(since));
-        self.quiet.arrived(self.under_way.len(), pause);
+        let under_way = self.under_way.len();
+        let waited = if under_way == 0 { self.waited() } else { None };
+        self.quiet.arrived(under_way, waited);
         match self.office.arrived(mail) {
             Ok(()) => {}
             Err((mail, Turned::NoOffice)) => mail.fail(Failure::NoLeader { leader: None }),
@@ -362,7 +364,14 @@ impl Desk {
         (Bytes::from(entry), waiting)
     }
 
+    /// How long the desk has waited for what comes now.
+    fn waited(&mut self) -> Option<Duration> {
+        self.waits_since.take().map(|since| self.clock.now().longest_since(since))
+    }
+
     fn entry_done(&mut self, entry: Answered) {
+        let waited = self.waited();
+        self.quiet.answered(waited);
         if self.held == Some(entry.office) {
             self.office.answered(entry.number);
             if let Ok(applied) = &entry.answer {

@@ -1,32 +1,37 @@
-//! Whether one caller at a time is being served, and how soon the next command can be expected.
+//! Whether one caller at a time is being served, and how soon something will happen.
 //!
-//! Decided by what has just been, with times handed in. In a quiet time the desk looks out for the next command for a
-//! moment before it lets its thread sleep: waking a thread on an idle processor takes longer than half of what a single node
-//! computes for a command. It never costs more than [`LOOK_OUT`] of a processor for each answer, and only where the
-//! last look-out would have been worth it.
+//! Decided by what has just been, with times handed in. In a quiet time the replica is asked for speed instead of numbers,
+//! and the desk looks out for what comes next before it lets its thread sleep.
 
 use std::time::Duration;
 
+use tenure_replica::LOOK_OUT;
+
 /// So many entries in a row with a single letter make a quiet time.
 const ROW: u32 = 8;
-/// How long the next letter is looked out for, at most.
-pub const LOOK_OUT: Duration = Duration::from_micros(200);
 
 /// What the last entries were like.
 #[derive(Debug, Default)]
 pub struct Quiet {
     lone_in_a_row: u32,
     /// How long after the last answer the next letter came.
-    pause: Option<Duration>,
+    letter_after: Option<Duration>,
+    /// How long the last entry took.
+    answer_after: Option<Duration>,
 }
 
 impl Quiet {
-    /// A letter arrives while so many entries are under way; `pause` is how long nothing was, if nothing is.
-    pub fn arrived(&mut self, under_way: usize, pause: Option<Duration>) {
-        if under_way > 0 {
-            self.lone_in_a_row = 0;
+    /// A letter arrives while so many entries are under way, after so long a wait.
+    pub fn arrived(&mut self, under_way: usize, waited: Option<Duration>) {
+        match under_way {
+            0 => self.letter_after = waited.or(self.letter_after),
+            _ => self.lone_in_a_row = 0,
         }
-        self.pause = pause.or(self.pause);
+    }
+
+    /// An entry is answered after so long a wait.
+    pub fn answered(&mut self, waited: Option<Duration>) {
+        self.answer_after = waited.or(self.answer_after);
     }
 
     /// An entry with so many letters is sealed while so many others are under way.
@@ -44,9 +49,10 @@ impl Quiet {
         self.lone_in_a_row >= ROW
     }
 
-    /// How long to look out for the next letter, now that all are answered.
-    pub fn look_out(&self) -> Option<Duration> {
-        let soon = self.pause.is_some_and(|pause| pause <= LOOK_OUT);
+    /// How long to look out for the next letter, or for the answer to what is under way.
+    pub fn look_out(&self, under_way: usize) -> Option<Duration> {
+        let last = if under_way == 0 { self.letter_after } else { self.answer_after };
+        let soon = last.is_some_and(|last| last <= LOOK_OUT);
         (self.is_quiet() && soon).then_some(LOOK_OUT)
     }
 }
@@ -84,15 +90,17 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_looked_out_for_who_would_not_come_in_time() {
+    fn nothing_is_looked_out_for_that_would_not_come_in_time() {
         let mut quiet = quiet();
-        assert_eq!(quiet.look_out(), Some(LOOK_OUT));
+        assert_eq!((quiet.look_out(0), quiet.look_out(1)), (Some(LOOK_OUT), None), "no answer has come yet");
         quiet.arrived(0, Some(LOOK_OUT + Duration::from_nanos(1)));
         quiet.sealed(1, 0);
-        assert_eq!(quiet.look_out(), None);
+        quiet.answered(Some(LOOK_OUT));
+        assert_eq!((quiet.look_out(0), quiet.look_out(1)), (None, Some(LOOK_OUT)));
         quiet.arrived(0, Some(Duration::ZERO));
-        assert_eq!(quiet.look_out(), Some(LOOK_OUT));
+        quiet.answered(Some(LOOK_OUT + Duration::from_nanos(1)));
+        assert_eq!((quiet.look_out(0), quiet.look_out(1)), (Some(LOOK_OUT), None));
         quiet.sealed(2, 0);
-        assert_eq!(quiet.look_out(), None);
+        assert_eq!(quiet.look_out(0), None);
     }
 }

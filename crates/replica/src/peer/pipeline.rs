@@ -2,27 +2,40 @@
 
 use super::message::{self, kind};
 use super::server::Answers;
+use crate::config::Execution;
 use crate::engine::{Engine, Types};
+use crate::look_out::{Row, look_out};
 use futures_util::StreamExt;
 use openraft::raft::AppendEntriesRequest;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// How many appends wait for the engine at a time; more than a leader has on their way.
 const WAITING_MAX: usize = 64;
 
+/// The most that a single caller's entry takes on its way.
+const LONE_BYTES_MAX: usize = 256;
+
 type Request = AppendEntriesRequest<Types>;
+
+/// A call that waits for its answer.
+struct Waiting {
+    call: u64,
+    small: bool,
+    since: Instant,
+}
 
 /// One run of appends. It ends with the first that the engine refuses, because those behind it were
 /// sent in the belief that it would succeed; another run begins with the next that comes in.
 pub(super) struct Pipeline {
     requests: mpsc::Sender<Request>,
-    calls: mpsc::UnboundedSender<u64>,
+    calls: mpsc::UnboundedSender<Waiting>,
 }
 
 impl Pipeline {
-    pub fn start(engine: &Engine, answers: Answers) -> Self {
+    pub fn start(engine: &Engine, answers: Answers, execution: Execution) -> Self {
         let (requests, input) = mpsc::channel::<Request>(WAITING_MAX);
-        let (calls, mut waiting) = mpsc::unbounded_channel();
+        let (calls, mut waiting) = mpsc::unbounded_channel::<Waiting>();
         let input = futures_util::stream::unfold(input, |mut input| async move {
             let request = input.recv().await?;
             Some((request, input))
@@ -30,15 +43,24 @@ impl Pipeline {
         let output = engine.stream_append(input);
         tokio::spawn(async move {
             let mut output = std::pin::pin!(output);
+            let mut row = Row::default();
+            let mut answered_at = None;
             while let Some(Ok(result)) = output.next().await {
-                let Some(call) = waiting.recv().await else { break };
+                let Some(Waiting { call, small, since }) = waiting.recv().await else { break };
                 answers.send(call, kind::ANSWER, message::encode_appended(&result));
                 if result.is_err() {
                     break;
                 }
+                let pause = answered_at.map(|answered_at| since.saturating_duration_since(answered_at));
+                row.came(small && waiting.is_empty(), pause);
+                answered_at = Some(Instant::now());
+                // Simulated time stands still for whoever does not sleep.
+                if let Some(length) = row.look_out().filter(|_| execution == Execution::Threads) {
+                    look_out(length, || !waiting.is_empty()).await;
+                }
             }
             waiting.close();
-            while let Ok(call) = waiting.try_recv() {
+            while let Ok(Waiting { call, .. }) = waiting.try_recv() {
                 answers.send(call, kind::FAILED, "an append before this one was refused".into());
             }
         });
@@ -46,8 +68,9 @@ impl Pipeline {
     }
 
     /// Takes in one append; gives it back if this run has ended.
-    pub async fn push(&self, call: u64, request: Request) -> Result<(), Request> {
-        if self.calls.send(call).is_err() {
+    pub async fn push(&self, call: u64, bytes: usize, request: Request) -> Result<(), Request> {
+        let waiting = Waiting { call, small: bytes <= LONE_BYTES_MAX, since: Instant::now() };
+        if self.calls.send(waiting).is_err() {
             return Err(request);
         }
         // If the run ends just now, the call is answered with a failure there.

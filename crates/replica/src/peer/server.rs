@@ -185,7 +185,7 @@ impl Connection {
         let Frame { kind, call, body } = frame;
         let engine = self.host.engine.clone();
         match kind {
-            kind::APPEND => self.append(call, message::decode_append(body)?).await?,
+            kind::APPEND => self.append(call, body.len(), message::decode_append(body)?).await?,
             kind::HEARTBEAT => {
                 let request = message::decode_append(body)?;
                 let (previous, last) = (request.prev_log_id, request.prev_log_id);
@@ -284,16 +284,21 @@ impl Connection {
     /// Hands an append to the current run of them, or begins another if that one has ended. A fresh run
     /// that takes nothing means that the engine, or the whole runtime, is going down: the connection
     /// ends with it. (Trying again here once kept a runtime from ever shutting down.)
-    async fn append(&mut self, call: u64, request: AppendEntriesRequest<Types>) -> io::Result<()> {
+    async fn append(
+        &mut self,
+        call: u64,
+        bytes: usize,
+        request: AppendEntriesRequest<Types>,
+    ) -> io::Result<()> {
         let request = match &self.pipeline {
-            Some(pipeline) => match pipeline.push(call, request).await {
+            Some(pipeline) => match pipeline.push(call, bytes, request).await {
                 Ok(()) => return Ok(()),
                 Err(request) => request,
             },
             None => request,
         };
-        let pipeline = Pipeline::start(&self.host.engine, self.answers.clone());
-        let pushed = pipeline.push(call, request).await;
+        let pipeline = Pipeline::start(&self.host.engine, self.answers.clone(), self.host.execution);
+        let pushed = pipeline.push(call, bytes, request).await;
         self.pipeline = Some(pipeline);
         pushed.map_err(|_| io::Error::other("the engine takes no appends"))
     }
