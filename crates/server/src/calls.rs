@@ -118,6 +118,14 @@ fn unexpected<T>(done: &Done) -> Result<T, ApiError> {
         .hint("this is a bug of the server; its log says more"))
 }
 
+/// A number is answered as it was the first time, and the first time it was another command that had it.
+fn used_before<T>(done: &Done) -> Result<T, ApiError> {
+    tracing::debug!(?done, "the answer to another command of that number");
+    Err(ApiError::invalid("another command of this session has had this number; nothing was done").hint(
+        "give every command of a session a higher number than all before; the same one only to ask again",
+    ))
+}
+
 impl Api {
     /// Puts a short command through the log.
     async fn submit(&self, command: Command) -> Result<Done, ApiError> {
@@ -135,7 +143,7 @@ impl Api {
     pub async fn quiet(&self, command: Command) -> Result<(), ApiError> {
         match self.submit(command).await? {
             Done::Nothing => Ok(()),
-            other => unexpected(&other),
+            other => used_before(&other),
         }
     }
 
@@ -220,7 +228,7 @@ impl Api {
         };
         match answer.map_err(failed)?? {
             Done::Granted { grants, opened } => Ok(Granted { grants, opened }),
-            other => unexpected(&other),
+            other => used_before(&other),
         }
     }
 
@@ -228,7 +236,7 @@ impl Api {
     pub async fn cancel(&self, command: Command) -> Result<bool, ApiError> {
         match self.submit(command).await? {
             Done::Cancelled { released } => Ok(released),
-            other => unexpected(&other),
+            other => used_before(&other),
         }
     }
 
@@ -236,14 +244,14 @@ impl Api {
     pub async fn release(&self, command: Command) -> Result<bool, ApiError> {
         match self.submit(command).await? {
             Done::Released { released } => Ok(released),
-            other => unexpected(&other),
+            other => used_before(&other),
         }
     }
 
     pub async fn transfer(&self, command: Command) -> Result<Grant, ApiError> {
         match self.submit(command).await? {
             Done::Transferred(grant) => Ok(*grant),
-            other => unexpected(&other),
+            other => used_before(&other),
         }
     }
 
@@ -326,7 +334,7 @@ impl Api {
     pub async fn write(&self, command: Command) -> Result<Written, ApiError> {
         match self.submit(command).await? {
             Done::Written { succeeded, revision, results } => Ok(Written { succeeded, revision, results }),
-            other => unexpected(&other),
+            other => used_before(&other),
         }
     }
 

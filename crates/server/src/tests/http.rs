@@ -41,6 +41,26 @@ async fn a_session_lives_from_open_to_close() {
     node.post(&format!("/v1/sessions/{id}:seen"), json!({"revision": 1})).await.refused("unknown_session");
 }
 
+/// A number that another command of the session has had was told as a bug of the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_is_for_one_command() {
+    let node = Node::start().await;
+    let id = node.open("a").await["session"].clone();
+    let acquired = json!({"session": id, "number": 1});
+    let first = node.post("/v1/leases/own:acquire", acquired.clone()).await.ok();
+    assert_eq!(node.post("/v1/leases/own:acquire", acquired).await.ok()["token"], first["token"]);
+    node.post("/v1/leases/own:release", json!({"session": id, "number": 1}))
+        .await
+        .refused("invalid_argument");
+    let transfer = json!({"session": id, "number": 1, "to": 1});
+    node.post("/v1/leases/own:transfer", transfer).await.refused("invalid_argument");
+    assert_eq!(node.get("/v1/leases/own").await.ok()["token"], first["token"], "nothing was done");
+    node.post("/v1/leases/own:release", json!({"session": id, "number": 2})).await.ok();
+    node.post("/v1/leases/own:acquire", json!({"session": id, "number": 2}))
+        .await
+        .refused("invalid_argument");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn many_sessions_are_renewed_at_once_and_listed_in_pages() {
     let node = Node::start().await;
