@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long something is looked out for, at most.
-pub const LOOK_OUT: Duration = Duration::from_micros(300);
+pub const LOOK_OUT: Duration = Duration::from_micros(500);
 
 /// Waits, without sleeping, for so long until something `came`; says whether it did. Other tasks go on meanwhile, and so do
 /// other programs that need the processor.
