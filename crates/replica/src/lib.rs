@@ -30,7 +30,7 @@ pub use disk::{Disk, DiskFile, RealDisk, SimDisk, Wreck};
 pub use engine::seed_elections;
 pub use error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
 pub use leadership::{Leadership, Office};
-pub use look_out::{LOOK_OUT, look_out};
+pub use look_out::{LOOK_OUT, Row, look_out};
 pub use machine::StateMachine;
 pub use peer::{ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork, Versions};
 pub use replica::{Proposal, Replica};

@@ -1,4 +1,4 @@
-//! Looking out for what will come soon, instead of sleeping until it does.
+//! Looking out for what will come soon, instead of sleeping until it does; and who goes first when it has come.
 //!
 //! To wake a thread whose processor has gone idle takes tens of microseconds, several times for each commit. Where one small entry
 //! follows another and each waits for the one before, that is a good part of what a caller waits for. So those who are next in
@@ -11,82 +11,117 @@ use tokio::time::Instant;
 /// How long something is looked out for, at most.
 pub const LOOK_OUT: Duration = Duration::from_micros(500);
 
-/// Waits, without sleeping, for so long until something `came`; says whether it did. Other tasks go on meanwhile, and so do
-/// other programs that need the processor.
-pub async fn look_out(length: Duration, mut came: impl FnMut() -> bool) -> bool {
+/// Keeps the thread awake for so long, and then waits for ever: to be polled beside what is waited for, behind it. Whoever is
+/// ready goes first, other tasks and other programs alike, and what is waited for is woken by its own waker, not found at a
+/// next look.
+pub async fn look_out(length: Duration) {
     let started = Instant::now();
-    loop {
-        if came() {
-            return true;
-        }
-        if started.elapsed() >= length {
-            return false;
-        }
+    while started.elapsed() < length {
         std::thread::yield_now();
         tokio::task::yield_now().await;
     }
+    std::future::pending().await
 }
 
-/// Whether small things come one by one, each after the answer to the one before, and soon.
+/// Lets all tasks go first that are ready now, and those that they make ready.
+pub(crate) async fn after_the_others() {
+    // Twice, because the runtime looks for events now and then while tasks are still ready, and what has yielded goes on
+    // then, too.
+    tokio::task::yield_now().await;
+    tokio::task::yield_now().await;
+}
+
+/// Whether things come one by one, each after the answer to the one before.
 #[derive(Debug, Default)]
-pub(crate) struct Row {
+pub struct Row {
     lone: u32,
-    pause: Option<Duration>,
 }
-
-/// So many in a row are one.
-const ROW: u32 = 8;
 
 impl Row {
-    /// Something came, alone or not, so long after the last answer.
-    pub fn came(&mut self, alone: bool, pause: Option<Duration>) {
+    /// So many alone are a row.
+    pub const LENGTH: u32 = 8;
+
+    /// Something came, alone or not.
+    pub fn came(&mut self, alone: bool) {
         self.lone = if alone { self.lone.saturating_add(1) } else { 0 };
-        self.pause = pause;
     }
 
-    /// How long to look out for the next one, if at all.
-    pub fn look_out(&self) -> Option<Duration> {
-        let soon = self.pause.is_some_and(|pause| pause <= LOOK_OUT);
-        (self.lone >= ROW && soon).then_some(LOOK_OUT)
+    /// Whether there is one.
+    pub fn is_one(&self) -> bool {
+        self.lone >= Self::LENGTH
+    }
+
+    /// How long to look out for the next thing, if at all: the last one came after this `pause`.
+    pub fn look_out(&self, pause: Option<Duration>) -> Option<Duration> {
+        let soon = pause.is_some_and(|pause| pause <= LOOK_OUT);
+        (self.is_one() && soon).then_some(LOOK_OUT)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::Cell;
+    use std::cell::RefCell;
     use std::rc::Rc;
+    use tokio::sync::oneshot;
 
     #[tokio::test]
-    async fn it_sees_what_other_tasks_do_and_gives_up_in_time() {
+    async fn what_is_waited_for_is_heard_while_looking_out_and_afterwards() {
+        for length in [Duration::from_secs(20), Duration::ZERO] {
+            let (told, heard) = oneshot::channel();
+            tokio::spawn(async move {
+                after_the_others().await;
+                told.send(()).unwrap();
+            });
+            tokio::select! {
+                biased;
+                heard = heard => heard.unwrap(),
+                () = look_out(length) => unreachable!("it only keeps awake"),
+            }
+        }
+    }
+
+    /// Told by one task, taken up by another, and that one told a third: all of that goes first.
+    #[tokio::test]
+    async fn the_others_go_first_and_those_that_they_wake() {
         let tasks = tokio::task::LocalSet::new();
-        let come = Rc::new(Cell::new(false));
-        let brings = come.clone();
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let note = |name| {
+            let order = order.clone();
+            move || order.borrow_mut().push(name)
+        };
+        let ((first, second), (third, fourth)) = (oneshot::channel(), oneshot::channel());
+        let (last, one, two) = (note("last"), note("one"), note("two"));
         tasks.spawn_local(async move {
-            tokio::task::yield_now().await;
-            brings.set(true);
+            after_the_others().await;
+            last();
         });
-        let far = Duration::from_secs(20);
-        assert!(tasks.run_until(look_out(far, || come.get())).await);
-        assert!(!look_out(Duration::ZERO, || false).await);
-        assert!(!look_out(LOOK_OUT, || false).await);
+        tasks.spawn_local(async move {
+            second.await.unwrap();
+            two();
+            third.send(()).unwrap();
+        });
+        tasks.spawn_local(async move {
+            one();
+            first.send(()).unwrap();
+        });
+        tasks.run_until(async { fourth.await.unwrap() }).await;
+        tasks.await;
+        assert_eq!(*order.borrow(), ["one", "two", "last"]);
     }
 
     #[test]
-    fn a_row_is_broken_by_company_and_by_a_long_pause() {
+    fn a_row_is_broken_by_company_and_looked_out_from_only_if_it_goes_on_soon() {
         let mut row = Row::default();
-        for _ in 0..ROW {
-            assert_eq!(row.look_out(), None);
-            row.came(true, Some(LOOK_OUT));
+        for _ in 0..Row::LENGTH {
+            assert!(!row.is_one() && row.look_out(Some(LOOK_OUT)).is_none());
+            row.came(true);
         }
-        assert_eq!(row.look_out(), Some(LOOK_OUT));
-        row.came(true, Some(LOOK_OUT + Duration::from_nanos(1)));
-        assert_eq!(row.look_out(), None);
-        row.came(true, Some(Duration::ZERO));
-        assert_eq!(row.look_out(), Some(LOOK_OUT));
-        row.came(false, Some(Duration::ZERO));
-        assert_eq!(row.look_out(), None);
-        row.came(true, None);
-        assert_eq!(row.look_out(), None);
+        assert!(row.is_one());
+        assert_eq!(row.look_out(Some(LOOK_OUT)), Some(LOOK_OUT));
+        assert_eq!(row.look_out(Some(LOOK_OUT + Duration::from_nanos(1))), None);
+        assert_eq!(row.look_out(None), None);
+        row.came(false);
+        assert!(!row.is_one() && row.look_out(Some(Duration::ZERO)).is_none());
     }
 }

@@ -205,13 +205,9 @@ impl Desk {
             }
             let wake = self.office.next_wake(now).map(|wake| wake.longest_since(now));
             self.waits_since.get_or_insert(now);
-            let answered = match self.quiet.look_out(self.under_way.len()).filter(|_| self.looks_out) {
-                Some(length) => self.look_out(wake.map_or(length, |wake| wake.min(length))).await,
-                None => None,
-            };
+            let look_out_for = self.quiet.look_out(self.under_way.len()).filter(|_| self.looks_out);
             tokio::select! {
                 biased;
-                Some(answered) = std::future::ready(answered) => self.entry_done(answered),
                 changed = leadership.changed() => {
                     if changed.is_err() {
                         break;
@@ -227,6 +223,7 @@ impl Desk {
                 },
                 Some(mail) = self.rest.recv() => self.take_in(mail),
                 () = alarm.rings(wake.map(|wake| Instant::now() + wake)) => {}
+                () = look_out(look_out_for.unwrap_or_default()) => unreachable!("it only keeps awake"),
             }
             self.take_in_the_rest();
             self.seal().await;
@@ -237,19 +234,6 @@ impl Desk {
             self.note_numbers();
         }
         self.leave();
-    }
-
-    /// Looks out for letters and answers for so long, where the thread would else be put to sleep; an entry that was
-    /// answered meanwhile.
-    async fn look_out(&mut self, length: Duration) -> Option<Answered> {
-        let (under_way, first, rest, probes) = (&mut self.under_way, &self.first, &self.rest, &self.probes);
-        let mut answered = None;
-        look_out(length, || {
-            answered = under_way.next().now_or_never().flatten();
-            answered.is_some() || !first.is_empty() || !rest.is_empty() || !probes.is_empty()
-        })
-        .await;
-        answered
     }
 
     /// Takes in everything that has arrived, opens and renewals first, before the clock is read.

@@ -5,15 +5,13 @@
 
 use std::time::Duration;
 
-use tenure_replica::LOOK_OUT;
-
-/// So many entries in a row with a single letter make a quiet time.
-const ROW: u32 = 8;
+use tenure_replica::Row;
 
 /// What the last entries were like.
 #[derive(Debug, Default)]
 pub struct Quiet {
-    lone_in_a_row: u32,
+    /// Entries with a single letter, none of which came while another was under way.
+    row: Row,
     /// How long after the last answer the next letter came.
     letter_after: Option<Duration>,
     /// How long the last entry took.
@@ -25,7 +23,7 @@ impl Quiet {
     pub fn arrived(&mut self, under_way: usize, waited: Option<Duration>) {
         match under_way {
             0 => self.letter_after = waited.or(self.letter_after),
-            _ => self.lone_in_a_row = 0,
+            _ => self.row.came(false),
         }
     }
 
@@ -39,31 +37,30 @@ impl Quiet {
         match (letters, under_way) {
             // A tick is nobody's.
             (0, _) => {}
-            (1, 0) => self.lone_in_a_row = self.lone_in_a_row.saturating_add(1),
-            _ => self.lone_in_a_row = 0,
+            (1, 0) => self.row.came(true),
+            _ => self.row.came(false),
         }
     }
 
     /// Whether it is quiet.
     pub fn is_quiet(&self) -> bool {
-        self.lone_in_a_row >= ROW
+        self.row.is_one()
     }
 
     /// How long to look out for the next letter, or for the answer to what is under way.
     pub fn look_out(&self, under_way: usize) -> Option<Duration> {
-        let last = if under_way == 0 { self.letter_after } else { self.answer_after };
-        let soon = last.is_some_and(|last| last <= LOOK_OUT);
-        (self.is_quiet() && soon).then_some(LOOK_OUT)
+        self.row.look_out(if under_way == 0 { self.letter_after } else { self.answer_after })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tenure_replica::LOOK_OUT;
 
     fn quiet() -> Quiet {
         let mut quiet = Quiet::default();
-        for _ in 0..ROW {
+        for _ in 0..Row::LENGTH {
             assert!(!quiet.is_quiet());
             quiet.arrived(0, Some(LOOK_OUT));
             quiet.sealed(1, 0);

@@ -3,6 +3,7 @@
 use super::types::{Payload, Reply, Types, from_log_id};
 use crate::StateMachine;
 use crate::config::Execution;
+use crate::look_out::after_the_others;
 use crate::snapshot::{Meta, SnapshotFile, SnapshotStore};
 use crate::wal::{LogId, Meter};
 use futures_util::{Stream, StreamExt};
@@ -105,8 +106,15 @@ impl RaftStateMachine<Types> for Applier {
     where
         Strm: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + Send,
     {
+        let mut nobody_waits = false;
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
+            if responder.is_none() && !nobody_waits {
+                // A follower hears that entries are committed with the next one that it is to write, and
+                // the leader's caller waits for its answer to that one, not for what is done here.
+                after_the_others().await;
+                nobody_waits = true;
+            }
             let id = entry.log_id();
             let answer = match entry.payload {
                 EntryPayload::Blank => None,

@@ -10,6 +10,7 @@ use crate::alarm::Alarm;
 use crate::config::{Execution, Timing};
 use crate::data_dir::DataDir;
 use crate::engine::{Engine, Member, Types};
+use crate::look_out::after_the_others;
 use crate::quiet::Quiet;
 use crate::snapshot::SnapshotFile;
 use bytes::Bytes;
@@ -358,10 +359,8 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
                     let now = Instant::now();
                     self.take(request, now);
                     if self.held.as_ref().is_some_and(|held| held.until <= now) {
-                        // Behind all tasks that are ready, and with them the answer to the caller. Twice, because the
-                        // runtime looks for events now and then while tasks are still ready, and goes on here, too.
-                        tokio::task::yield_now().await;
-                        tokio::task::yield_now().await;
+                        // Among them is the answer to the caller.
+                        after_the_others().await;
                         self.send_held();
                     }
                 }

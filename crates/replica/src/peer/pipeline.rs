@@ -45,19 +45,24 @@ impl Pipeline {
             let mut output = std::pin::pin!(output);
             let mut row = Row::default();
             let mut answered_at = None;
-            while let Some(Ok(result)) = output.next().await {
+            let mut look_out_for = None;
+            loop {
+                let result = tokio::select! {
+                    biased;
+                    result = output.next() => result,
+                    () = look_out(look_out_for.unwrap_or_default()) => unreachable!("it only keeps awake"),
+                };
+                let Some(Ok(result)) = result else { break };
                 let Some(Waiting { call, small, since }) = waiting.recv().await else { break };
                 answers.send(call, kind::ANSWER, message::encode_appended(&result));
                 if result.is_err() {
                     break;
                 }
                 let pause = answered_at.map(|answered_at| since.saturating_duration_since(answered_at));
-                row.came(small && waiting.is_empty(), pause);
+                row.came(small && waiting.is_empty());
                 answered_at = Some(Instant::now());
                 // Simulated time stands still for whoever does not sleep.
-                if let Some(length) = row.look_out().filter(|_| execution == Execution::Threads) {
-                    look_out(length, || !waiting.is_empty()).await;
-                }
+                look_out_for = row.look_out(pause).filter(|_| execution == Execution::Threads);
             }
             waiting.close();
             while let Ok(Waiting { call, .. }) = waiting.try_recv() {

@@ -4,6 +4,7 @@ use super::record::LogId;
 use super::writer::{Job, Writer};
 use crate::config::Execution;
 use crate::disk::Disk;
+use crate::look_out::after_the_others;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
@@ -99,10 +100,7 @@ impl Queue {
         shared.put_off.lock().push(job);
         let queue = self.clone();
         tokio::spawn(async move {
-            // Twice, because the runtime looks for events now and then while tasks are still ready, and what has yielded goes
-            // on then, too.
-            tokio::task::yield_now().await;
-            tokio::task::yield_now().await;
+            after_the_others().await;
             queue.carry_out_put_off();
         });
         Ok(())
