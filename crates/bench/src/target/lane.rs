@@ -45,7 +45,8 @@ struct Question<A> {
     answer: Option<oneshot::Sender<A>>,
 }
 
-type Open<A> = Arc<Mutex<VecDeque<oneshot::Sender<A>>>>;
+/// Who waits for an answer, in order; none once there will be no more answers.
+type Open<A> = Arc<Mutex<Option<VecDeque<oneshot::Sender<A>>>>>;
 
 impl<S: Shape> Lane<S> {
     /// Goes on with a connection that has been made. `leftover` has been read already.
@@ -53,7 +54,7 @@ impl<S: Shape> Lane<S> {
         stream.set_nodelay(true)?;
         let (read, write) = stream.into_split();
         let (questions, waiting) = mpsc::unbounded_channel();
-        let open: Open<S::Answer> = Arc::default();
+        let open: Open<S::Answer> = Arc::new(Mutex::new(Some(VecDeque::new())));
         let broken = Arc::new(AtomicBool::new(false));
         let writing = tokio::spawn(send(write, waiting, open.clone()));
         let reading = tokio::spawn(receive(read, leftover, shape, open, broken.clone()));
@@ -96,7 +97,8 @@ impl<S: Shape> Drop for Lane<S> {
     }
 }
 
-fn broke() -> BenchError {
+/// What is said of a connection that has ended.
+pub fn broke() -> BenchError {
     BenchError::unreachable("the connection broke")
 }
 
@@ -110,6 +112,8 @@ async fn send<A>(
         bytes.clear();
         {
             let mut open = open.lock().expect("no holder of this lock panics");
+            // A connection that was closed still takes a last write, to which nobody would answer.
+            let Some(open) = open.as_mut() else { break };
             for question in taken.drain(..) {
                 bytes.extend_from_slice(&question.bytes);
                 open.extend(question.answer);
@@ -136,8 +140,8 @@ async fn receive<S: Shape>(
                 Ok(Some((many, cut))) => {
                     taken += many;
                     if let Cut::Answer(answer) = cut {
-                        let asked = open.lock().expect("no holder of this lock panics").pop_front();
-                        if let Some(asked) = asked {
+                        let mut open = open.lock().expect("no holder of this lock panics");
+                        if let Some(asked) = open.as_mut().and_then(VecDeque::pop_front) {
                             let _ = asked.send(answer);
                         }
                     }
@@ -153,5 +157,43 @@ async fn receive<S: Shape>(
         }
     }
     broken.store(true, Ordering::Release);
-    open.lock().expect("no holder of this lock panics").clear();
+    *open.lock().expect("no holder of this lock panics") = None;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::net::TcpListener;
+
+    /// Answers are lines.
+    struct Lines;
+
+    impl Shape for Lines {
+        type Answer = usize;
+
+        fn cut(&mut self, bytes: &[u8]) -> Result<Option<(usize, Cut<usize>)>> {
+            let end = bytes.iter().position(|byte| *byte == b'\n');
+            Ok(end.map(|end| (end + 1, Cut::Answer(end))))
+        }
+    }
+
+    /// A run once hung on a store that had closed the connection while nothing was being asked.
+    #[tokio::test]
+    async fn a_question_behind_the_end_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let connecting = TcpStream::connect(listener.local_addr().unwrap());
+        let (near, accepted) = tokio::join!(connecting, listener.accept());
+        let mut far = accepted.unwrap().0;
+        let lane = Lane::start(near.unwrap(), Vec::new(), Lines).unwrap();
+        let first = lane.put(b"?".to_vec()).unwrap();
+        far.write_all(b"four\n").await.unwrap();
+        assert_eq!(first.await.unwrap(), 4);
+        far.shutdown().await.unwrap();
+        while !lane.broken() {
+            tokio::task::yield_now().await;
+        }
+        let asked = tokio::time::timeout(Duration::from_secs(20), lane.ask(b"?".to_vec())).await;
+        assert!(asked.expect("an answer, or none").is_err());
+    }
 }
