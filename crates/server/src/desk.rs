@@ -223,7 +223,7 @@ impl Desk {
                 },
                 Some(mail) = self.rest.recv() => self.take_in(mail),
                 () = alarm.rings(wake.map(|wake| Instant::now() + wake)) => {}
-                () = look_out(look_out_for.unwrap_or_default()) => unreachable!("it only keeps awake"),
+                never = look_out(look_out_for) => match never {},
             }
             self.take_in_the_rest();
             self.seal().await;

@@ -178,7 +178,7 @@ mod tests {
         }
     }
 
-    /// A run once hung on a store that had closed the connection while nothing was being asked.
+    /// A store closes the connection while nothing is being asked: the next question must fail, not wait for ever.
     #[tokio::test]
     async fn a_question_behind_the_end_is_not_waited_for() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

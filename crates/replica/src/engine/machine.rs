@@ -106,14 +106,14 @@ impl RaftStateMachine<Types> for Applier {
     where
         Strm: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + Send,
     {
-        let mut nobody_waits = false;
+        let mut others_went_first = false;
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
-            if responder.is_none() && !nobody_waits {
+            if responder.is_none() && !others_went_first {
                 // A follower hears that entries are committed with the next one that it is to write, and
                 // the leader's caller waits for its answer to that one, not for what is done here.
                 after_the_others().await;
-                nobody_waits = true;
+                others_went_first = true;
             }
             let id = entry.log_id();
             let answer = match entry.payload {

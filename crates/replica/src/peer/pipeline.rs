@@ -50,7 +50,7 @@ impl Pipeline {
                 let result = tokio::select! {
                     biased;
                     result = output.next() => result,
-                    () = look_out(look_out_for.unwrap_or_default()) => unreachable!("it only keeps awake"),
+                    never = look_out(look_out_for) => match never {},
                 };
                 let Some(Ok(result)) = result else { break };
                 let Some(Waiting { call, small, since }) = waiting.recv().await else { break };
