@@ -7,7 +7,7 @@ use crate::engine::{Applier, Engine, LogStore, Machinery, Member, Payload, Types
 use crate::error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
 use crate::leadership::{self, Leadership, Office};
 use crate::peer::{self, ForwardHandler, Host, Links, Listener, Network, Spoken};
-use crate::quiet::Quiet;
+use crate::quiet::{Callers, Quiet};
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Done, Job, LogId, Meter, Queue, Writer};
 use crate::{Config, NodeId, StateMachine, Status, status};
@@ -135,10 +135,10 @@ impl<M: StateMachine> Replica<M> {
         Ok(Proposal { answer })
     }
 
-    /// Says whether a single caller is being served, who waits for each answer before it asks again. Then entries are made to be
-    /// answered as soon as possible, and not to be many.
-    pub fn set_quiet(&self, quiet: bool) {
-        self.parts.quiet.set(quiet);
+    /// Says what is known of those who call. For one at a time, who waits for the answer, entries are made to be answered as
+    /// soon as possible, and not to be many.
+    pub fn set_callers(&self, callers: Callers) {
+        self.parts.quiet.set(callers);
     }
 
     /// Waits until this node's machine shows everything that was acknowledged anywhere before this

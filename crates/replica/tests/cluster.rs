@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tenure_replica::{
-    BarrierError, Config, ForwardError, ForwardHandler, MembershipError, NodeId, Office, ProposeError,
-    Replica, Role, SimDisk, TcpNetwork, Versions,
+    BarrierError, Callers, Config, ForwardError, ForwardHandler, MembershipError, NodeId, Office,
+    ProposeError, Replica, Role, SimDisk, TcpNetwork, Versions,
 };
 
 /// Far more than anything here takes; a test that runs into it has failed.
@@ -24,14 +24,14 @@ struct Cluster {
     nodes: BTreeMap<NodeId, Replica<Ledger>>,
     tune: fn(&mut Config),
     /// What the nodes are told of their callers.
-    quiet: bool,
+    callers: Callers,
 }
 
 impl Cluster {
     fn new(size: u64, tune: fn(&mut Config)) -> Self {
         let peers = (1..=size).map(|node| (node, address(node))).collect();
         let (switch, disks, nodes) = (Switch::default(), BTreeMap::new(), BTreeMap::new());
-        Self { switch, peers, disks, nodes, tune, quiet: false }
+        Self { switch, peers, disks, nodes, tune, callers: Callers::Several }
     }
 
     /// A cluster whose nodes are started in their order.
@@ -85,7 +85,7 @@ impl Cluster {
         let written = async {
             loop {
                 let (node, office) = self.leader_except(except).await;
-                self.nodes[&node].set_quiet(self.quiet);
+                self.nodes[&node].set_callers(self.callers);
                 if propose(&self.nodes[&node], office, entry).await.is_ok() {
                     return;
                 }
@@ -186,18 +186,19 @@ async fn five_nodes_outlive_two() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_leaders_lose_nothing_that_was_acknowledged() {
-    killed_leaders_lose_nothing(false).await;
+    killed_leaders_lose_nothing(Callers::Several).await;
 }
 
 /// Where a single caller is served, entries are written and sent in another way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_leaders_lose_nothing_in_a_quiet_time() {
-    killed_leaders_lose_nothing(true).await;
+    killed_leaders_lose_nothing(Callers::OneInARow).await;
+    killed_leaders_lose_nothing(Callers::OneAfterAPause).await;
 }
 
-async fn killed_leaders_lose_nothing(quiet: bool) {
+async fn killed_leaders_lose_nothing(callers: Callers) {
     let mut cluster = Cluster::formed(3).await;
-    cluster.quiet = quiet;
+    cluster.callers = callers;
     let mut acknowledged = Vec::new();
     let mut last_term = 0;
     for round in 0..6 {
@@ -229,7 +230,7 @@ async fn killed_leaders_lose_nothing(quiet: bool) {
 async fn a_follower_that_falls_silent_is_not_waited_for() {
     for wire in [Wire::Silent, Wire::Cut] {
         let mut cluster = Cluster::formed(3).await;
-        cluster.quiet = true;
+        cluster.callers = Callers::OneInARow;
         let (leader, _) = cluster.leader().await;
         let mut written = 0;
         for silent in (1..=3).filter(|node| *node != leader) {

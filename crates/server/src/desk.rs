@@ -307,7 +307,7 @@ impl Desk {
         while let Some(sealed) = self.office.seal(|| self.clock.now()) {
             let number = sealed.number;
             self.quiet.sealed(sealed.batch.len(), self.under_way.len());
-            self.replica.set_quiet(self.quiet.is_quiet());
+            self.replica.set_callers(self.quiet.callers());
             let (entry, waiting) = self.encode(sealed);
             match self.replica.propose(office, entry).await {
                 Ok(proposal) => self.under_way.push_back(

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use tenure_replica::Row;
+use tenure_replica::{Callers, Row};
 
 /// What the last entries were like.
 #[derive(Debug, Default)]
@@ -42,9 +42,13 @@ impl Quiet {
         }
     }
 
-    /// Whether it is quiet.
-    pub fn is_quiet(&self) -> bool {
-        self.row.is_one()
+    /// Who is being served.
+    pub fn callers(&self) -> Callers {
+        match (self.row.is_one(), self.row.look_out(self.letter_after)) {
+            (false, _) => Callers::Several,
+            (true, None) => Callers::OneAfterAPause,
+            (true, Some(_)) => Callers::OneInARow,
+        }
     }
 
     /// How long to look out for the next letter, or for the answer to what is under way.
@@ -61,11 +65,11 @@ mod tests {
     fn quiet() -> Quiet {
         let mut quiet = Quiet::default();
         for _ in 0..Row::LENGTH {
-            assert!(!quiet.is_quiet());
+            assert_eq!(quiet.callers(), Callers::Several);
             quiet.arrived(0, Some(LOOK_OUT));
             quiet.sealed(1, 0);
         }
-        assert!(quiet.is_quiet());
+        assert_eq!(quiet.callers(), Callers::OneInARow);
         quiet
     }
 
@@ -73,17 +77,17 @@ mod tests {
     fn one_at_a_time_is_quiet_and_two_are_not() {
         let mut ticked = quiet();
         ticked.sealed(0, 0);
-        assert!(ticked.is_quiet());
+        assert_eq!(ticked.callers(), Callers::OneInARow);
         let mut two_in_an_entry = quiet();
         two_in_an_entry.sealed(2, 0);
-        assert!(!two_in_an_entry.is_quiet());
+        assert_eq!(two_in_an_entry.callers(), Callers::Several);
         let mut two_entries = quiet();
         two_entries.sealed(1, 1);
-        assert!(!two_entries.is_quiet());
+        assert_eq!(two_entries.callers(), Callers::Several);
         let mut one_while_another_is_served = quiet();
         one_while_another_is_served.arrived(1, None);
         one_while_another_is_served.sealed(1, 0);
-        assert!(!one_while_another_is_served.is_quiet());
+        assert_eq!(one_while_another_is_served.callers(), Callers::Several);
     }
 
     #[test]
@@ -92,9 +96,11 @@ mod tests {
         assert_eq!((quiet.look_out(0), quiet.look_out(1)), (Some(LOOK_OUT), None), "no answer has come yet");
         quiet.arrived(0, Some(LOOK_OUT + Duration::from_nanos(1)));
         quiet.sealed(1, 0);
+        assert_eq!(quiet.callers(), Callers::OneAfterAPause);
         quiet.answered(Some(LOOK_OUT));
         assert_eq!((quiet.look_out(0), quiet.look_out(1)), (None, Some(LOOK_OUT)));
         quiet.arrived(0, Some(Duration::ZERO));
+        assert_eq!(quiet.callers(), Callers::OneInARow);
         quiet.answered(Some(LOOK_OUT + Duration::from_nanos(1)));
         assert_eq!((quiet.look_out(0), quiet.look_out(1)), (Some(LOOK_OUT), None));
         quiet.sealed(2, 0);

@@ -127,9 +127,10 @@ impl RaftLogStorage<Types> for LogStore {
             let job = Job::Append(entries, Done::new(|result| callback.io_completed(result)));
             let follows = log.vote.is_some_and(|vote| vote.node != self.node);
             // A leader has followers and clients to serve while it syncs; a follower has nothing to say before it has. Nor
-            // has a leader with a single caller, once the entry is on its way to the followers.
+            // has a leader with a single caller, once the entry is on its way to the followers; but after a pause its disk
+            // is slow to wake, and should hear of the entry before that.
             if !follows {
-                return match self.quiet.get() && bytes <= LONE_BYTES_MAX {
+                return match self.quiet.one_in_a_row() && bytes <= LONE_BYTES_MAX {
                     true => self.queue.push_soon(job),
                     false => self.queue.push(job),
                 };

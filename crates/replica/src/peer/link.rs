@@ -99,7 +99,7 @@ impl Links {
 
     /// How long an entry for a follower may wait, if it may.
     fn may_wait(&self, node: NodeId, now: Instant) -> Option<Duration> {
-        let members = self.0.members.get().filter(|_| self.0.quiet.get())?;
+        let members = self.0.members.get().filter(|_| self.0.quiet.one_at_a_time())?;
         let (own, voters) = {
             let metrics = members.borrow_watched();
             let voters: Vec<NodeId> = metrics.membership_config.voter_ids().collect();
@@ -417,7 +417,7 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
             self.sent = Some(last.log_id());
         }
         let now = Instant::now();
-        self.links.0.ranks.lock().sent(self.node, now);
+        self.rank(|ranks| ranks.sent(self.node, now));
         self.sent_at.push_back(now);
         let body = message::encode_append(request);
         self.answers.push_back(Box::pin(self.channel.call(self.kind, body, self.deadline)));
@@ -427,13 +427,23 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
     fn note_answer(&mut self) {
         let sent_at = self.sent_at.pop_front().expect("what is answered was sent");
         let owes_since = self.sent_at.front().copied();
-        self.links.0.ranks.lock().answered(self.node, sent_at.elapsed(), owes_since);
+        self.rank(|ranks| ranks.answered(self.node, sent_at.elapsed(), owes_since));
+    }
+}
+
+impl<S> Flow<S> {
+    /// Has the follower's place in the ranks follow what was seen of it. A heartbeat is a stream of its own, with one
+    /// request that no disk has to do with: it says nothing about the next entry, and its end nothing about the follower.
+    fn rank(&self, seen: impl FnOnce(&mut Ranks)) {
+        if self.kind == kind::APPEND {
+            seen(&mut self.links.0.ranks.lock());
+        }
     }
 }
 
 impl<S> Drop for Flow<S> {
     fn drop(&mut self) {
-        self.links.0.ranks.lock().left(self.node);
+        self.rank(|ranks| ranks.left(self.node));
     }
 }
 
@@ -495,7 +505,11 @@ fn unreadable(error: io::Error) -> StreamingError<Types> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::handshake::Versions;
+    use super::super::network::NoNetwork;
     use super::*;
+    use crate::config::Entropy;
+    use crate::disk::SimDisk;
     use crate::engine::{to_entry, to_log_id, to_vote};
     use crate::wal::{EntryKind, LogEntry, LogId, Vote};
 
@@ -553,5 +567,32 @@ mod tests {
         assert!(!held.has_entries() && held.last().is_none());
         held.add(append(5, 5, 4), start + SHORT, SHORT);
         assert_eq!((indexes(&held), held.until), (vec![5], start + 2 * SHORT));
+    }
+
+    /// A heartbeat ends many times a second, and must not have the leader forget whom to count on; an append that fails must.
+    #[tokio::test]
+    async fn only_the_end_of_appends_has_a_follower_forgotten() {
+        let (directory, _lock) =
+            DataDir::open(Arc::new(SimDisk::new()), 1, &Entropy::from_source(|| 42)).unwrap();
+        let spoken = Arc::new(Spoken::new(Versions::default()));
+        let (timing, quiet) = (Timing::default(), Quiet::default());
+        let mut links =
+            Links::new(Arc::new(NoNetwork), Arc::new(directory), spoken, timing, Execution::Threads, quiet);
+        let now = Instant::now();
+        for node in [2, 3].repeat(8) {
+            links.0.ranks.lock().sent(node, now);
+            links.0.ranks.lock().answered(node, SHORT, None);
+        }
+        let member = Member { address: "nowhere".into(), identity: 1 };
+        let mut heartbeats = links.new_heartbeat_client(2, &member).await;
+        let mut appends = links.new_client(2, &member).await;
+        for (client, counted_on) in [(&mut heartbeats, true), (&mut appends, false)] {
+            let one = futures_util::stream::iter([append(5, 4, 4)]);
+            let mut answers = client.stream_append(one, RPCOption::new(SHORT)).await.unwrap();
+            assert!(matches!(answers.next().await, Some(Err(_))), "nobody is there to answer");
+            drop(answers);
+            let may_wait = links.0.ranks.lock().may_wait(3, 1, &[1, 2, 3], now);
+            assert_eq!(may_wait.is_some(), counted_on);
+        }
     }
 }
