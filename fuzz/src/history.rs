@@ -227,7 +227,7 @@ impl<'a> Author<'a> {
         let reentrant = self.choices.one_in(5);
         let policies = Policies { lock_delay, max_hold, hard_limit, priority, reentrant };
         let fences = if self.choices.one_in(5) { vec![self.fence()] } else { vec![] };
-        Acquire { by, resources, mode, wait, policies, fences }
+        Acquire { by, resources, mode, wait, policies, fences, transmission: None }
     }
 
     fn write(&mut self, machine: &Machine) -> Write {

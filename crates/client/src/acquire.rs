@@ -124,6 +124,7 @@ impl<T> AcquireRequest<T> {
             wait: self.wait,
             policies: self.policies,
             fences: self.fences?,
+            transmission: None,
         };
         let within = match self.wait {
             Wait::No => Some(self.answer_within),

@@ -422,8 +422,8 @@ async fn dropping_any_future_anywhere_leaves_nothing_on_the_node() {
     drop(held.permit().expect("what others have is not touched"));
 }
 
-/// A caller of the plain interface that hangs up while it stands in line, however early: between the moment in which it is
-/// queued and the answer that says so, too.
+/// The caller of a plain acquire, with neither nonce nor number, that hangs up while it is queued, however early: also
+/// between the moment in which it is queued and the answer that says so.
 #[tokio::test]
 async fn a_caller_that_hangs_up_leaves_the_line() {
     let node = Node::start();
@@ -434,7 +434,7 @@ async fn a_caller_that_hangs_up_leaves_the_line() {
         by: tenure_core::AcquireBy::Opening(tenure_core::Open {
             holder: "caller".parse().expect("a name"),
             ttl: FOR_EVER,
-            nonce: Some(tenure_core::Nonce::new([number; 16])),
+            nonce: None,
             secret: tenure_core::Secret::new([number; 16]),
             number: 1,
         }),
@@ -443,10 +443,11 @@ async fn a_caller_that_hangs_up_leaves_the_line() {
         wait: tenure_core::Wait::For(FOR_EVER),
         policies: tenure_core::Policies::default(),
         fences: Vec::new(),
+        transmission: None,
     };
     for times in 1..4 {
         let server = node.server.as_ref().expect("the node runs");
-        let hung_up = poll_times(server.node().acquire(acquire(times)), usize::from(times)).await;
+        let hung_up = poll_times(server.node().acquire(acquire(times), None), usize::from(times)).await;
         assert!(hung_up.is_none(), "it stands in line");
         // Commands are carried out in their order: what was under way when the caller left has been, when this is.
         kept.push(standing.acquire(format!("after/{times}")).await.expect("granted"));

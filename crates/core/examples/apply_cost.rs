@@ -199,6 +199,7 @@ fn acquire(session: u64, number: u64, resource: &str, wait: Wait) -> Command {
         wait,
         policies: Policies::default(),
         fences: Vec::new(),
+        transmission: None,
     }))
 }
 

@@ -8,7 +8,7 @@ use core::time::Duration;
 use crate::command::{KindSetting, Mode};
 use crate::event::EndReason;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
-use crate::numbers::{Generation, Revision, SessionId, SessionNumber, Slot, Token};
+use crate::numbers::{Generation, Nonce, Revision, SessionId, SessionNumber, Slot, Token, TransmissionId};
 
 /// What applying one command answered.
 pub type Answer = Result<Done, Refusal>;
@@ -242,8 +242,13 @@ pub enum Refusal {
         /// The number.
         number: u64,
     },
-    /// The acquire with this number was cancelled before it arrived.
-    Cancelled,
+    /// The acquire was cancelled: before it arrived, while it was queued, or after its grant.
+    Cancelled {
+        /// Whether it had been granted, and the cancel gave that back.
+        released: bool,
+    },
+    /// This nonce has had its session or its refusal: one nonce, one session.
+    NonceUsed,
     /// A limit would be passed.
     Limit {
         /// Which one, as `limits.rs` names it.
@@ -285,6 +290,26 @@ pub enum Refusal {
     NotEmpty,
     /// The tokens below 2^53 are used up.
     TokensExhausted,
+}
+
+/// What an acquire that was queued is found by when its wait ends: known to whoever sent it before it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WaitKey {
+    /// A numbered acquire of a session.
+    Number(SessionNumber, u64),
+    /// An acquire that opened its own session.
+    Nonce(Nonce),
+    /// One transmission of a plain acquire.
+    Transmission(TransmissionId),
+}
+
+/// The end of a wait: what everyone who waits under this key is answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// Whose wait it was.
+    pub key: WaitKey,
+    /// The grant, or why there is none.
+    pub answer: Answer,
 }
 
 /// What a renewal answers.

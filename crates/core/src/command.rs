@@ -10,7 +10,7 @@ use crate::event::EndReason;
 use crate::limits::Limits;
 use crate::machine::state::State;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
-use crate::numbers::{Nonce, Revision, Secret, SessionId, SessionNumber, Token};
+use crate::numbers::{Nonce, Revision, Secret, SessionId, SessionNumber, Token, TransmissionId};
 use crate::time::{ClusterTime, WallTime};
 
 /// One item of the replicated log: a stamp of cluster time and all that was sealed under it.
@@ -58,6 +58,20 @@ pub enum Command {
         by: Caller,
         /// The number of the acquire.
         acquire: u64,
+    },
+    /// Undoes an acquire that opened its own session, by its nonce: ends that session, and is remembered, so that
+    /// the acquire does nothing if it arrives later.
+    CancelNonce {
+        /// The nonce of the acquire.
+        nonce: Nonce,
+    },
+    /// The caller of a plain acquire has hung up: takes back what this transmission did, unless another
+    /// transmission was answered with it.
+    Undo {
+        /// The session that acquired; `None` if the acquire opened its own.
+        session: Option<SessionId>,
+        /// The transmission.
+        transmission: TransmissionId,
     },
     /// Gives one lease back. Also the holder's confirmation of a notice.
     Release {
@@ -252,6 +266,8 @@ pub struct Acquire {
     pub policies: Policies,
     /// Fences to be added to the resources' fence sets.
     pub fences: Vec<FenceName>,
+    /// Set for a plain acquire, which has neither a number nor a nonce: what undoes it when its caller hangs up.
+    pub transmission: Option<TransmissionId>,
 }
 
 /// How a resource is held.

@@ -30,7 +30,9 @@ mod time;
 mod timing;
 mod tuning;
 
-pub use answer::{Answer, Done, Grant, Holding, Refusal, Register, RenewalAnswer, RenewalNews};
+pub use answer::{
+    Answer, Done, Grant, Holding, Refusal, Register, RenewalAnswer, RenewalNews, Resolved, WaitKey,
+};
 pub use command::{
     Acquire, AcquireBy, Caller, Command, Compare, CompareField, CompareOp, Entry, Guard, KindSetting, Mode,
     Open, Operation, Policies, Renewal, Settings, Wait, Write,
@@ -38,7 +40,7 @@ pub use command::{
 pub use event::{EndReason, Event, EventKind};
 pub use fence::{Fenced, Mark, Progress};
 pub use holder::{Holder, HolderOptions, Jeopardy, LeaseEnd, LeaseState, NoPermit, Suspect, Taken};
-pub use limits::Limits;
+pub use limits::{Limits, NONCE_REFUSED_FOR, TRANSMISSIONS_PER_WAITER_MAX, USED_NONCES_MAX};
 pub use machine::view::{
     Counts, LeaseView, OwnSession, SCANNED_PER_PAGE_MAX, SessionView, WAITERS_SHOWN_MAX, WaiterView,
 };
@@ -46,7 +48,7 @@ pub use machine::{Applied, Contradiction, Machine, Margins, Succession};
 pub use names::{FenceName, HolderName, InvalidName, RegisterKey, ResourceName, Scope};
 pub use numbers::{
     Generation, InvalidSessionId, InvalidToken, Nonce, Revision, Secret, SessionId, SessionNumber, Slot,
-    Token,
+    Token, TransmissionId,
 };
 pub use office::{Line, MachineTime, Message, Office, OfficeLimits, Sealed, Turned, Waiting};
 pub use permit::{Permit, PermitCount, ReadPermit};

@@ -7,6 +7,16 @@ use core::time::Duration;
 /// more often is counted and not told of, or a zombie in a loop would push everything else out of the watchers' backlog.
 pub(crate) const TOLD_EVERY: Duration = Duration::from_secs(1);
 
+/// How long a nonce whose session has ended is refused, in cluster time: longer than any copy of a request is on
+/// its way.
+pub const NONCE_REFUSED_FOR: Duration = Duration::from_secs(3600);
+
+/// How many such nonces are remembered, the newest: 24 bytes each in a snapshot.
+pub const USED_NONCES_MAX: usize = 100_000;
+
+/// Transmissions that may wait for one queued plain acquire: each is an open request at some node.
+pub const TRANSMISSIONS_PER_WAITER_MAX: u32 = 1_000;
+
 /// The limits that the machine enforces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {

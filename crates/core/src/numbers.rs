@@ -173,6 +173,28 @@ impl Nonce {
     }
 }
 
+/// Names one transmission of a plain acquire, one that its caller cannot repeat: 128 random bits drawn by the
+/// node that received it. Only this takes back what that transmission did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransmissionId([u8; 16]);
+
+impl TransmissionId {
+    /// Wraps 128 random bits.
+    pub const fn new(bits: [u8; 16]) -> Self {
+        Self(bits)
+    }
+
+    /// The bits.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
+    }
+
+    /// The nonce under which a session that this transmission opens is found again.
+    pub const fn nonce(self) -> Nonce {
+        Nonce(self.0)
+    }
+}
+
 /// A session's whole id: its public number and its secret. Only this renews, releases and closes.
 /// Written `number-hex`, such as `7-9f86d081884c7d659a2feaa0c55ad015`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

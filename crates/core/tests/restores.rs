@@ -37,6 +37,7 @@ fn acquire(machine: &mut Machine, time: Duration, resource: &str) -> Result<Toke
         wait: Wait::No,
         policies: Policies::default(),
         fences: Vec::new(),
+        transmission: None,
     };
     match tell(machine, time, Command::Acquire(Box::new(acquire)))? {
         Done::Granted { grants, .. } => Ok(grants[0].token),

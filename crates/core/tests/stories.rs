@@ -73,9 +73,11 @@ stories! {
     fences_of_those_in_line_count
     forgotten_number_is_refused
     free_resources_are_forgotten_beyond_a_limit
+    given_up_number_leaves_the_queue
     grants_name_the_whole_fence_set
     guard_is_fixed_by_the_first_guarded_write
     guarded_write_needs_a_live_exclusive_token
+    hang_up_undoes_only_what_its_own_transmission_did
     head_of_line_waits_for_all_and_is_not_overtaken
     history_is_bounded_by_count_and_age
     holder_confirms_a_notice
@@ -98,6 +100,7 @@ stories! {
     news_is_repeated_until_it_is_seen
     no_circle_among_those_who_take_several
     nonce_belongs_to_one_holder_and_ttl
+    nonce_opens_one_session
     one_revision_for_each_command
     paused_holder_and_new_leader_are_told
     priority_never_takes_from_a_holder

@@ -471,6 +471,7 @@ fn acquire(session: SessionId) -> Command {
         wait: Wait::Forever,
         policies: Policies::default(),
         fences: vec![],
+        transmission: None,
     }))
 }
 

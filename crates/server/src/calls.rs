@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use tenure_core::state::{FenceRecord, Resource, State, Transition};
 use tenure_core::{
-    Acquire, Command, Done, FenceName, Grant, HolderName, Holding, LeaseView, Machine, Refusal, Register,
-    RegisterKey, RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber, SessionView, Slot, Token,
-    Wait, WallTime,
+    Acquire, AcquireBy, Command, Done, FenceName, Grant, HolderName, Holding, LeaseView, Machine, Refusal,
+    Register, RegisterKey, RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber, SessionView,
+    Slot, Token, Wait, WallTime,
 };
 use tenure_replica::Role;
 use tenure_wire::{ApiError, Code, json, words};
 
+use crate::acquire::{Acquired, HangUp};
 use crate::failure::Failure;
 use crate::front::Api;
 use crate::watching::Remembered;
@@ -41,6 +42,19 @@ pub(crate) struct Granted {
     pub grants: Vec<Grant>,
     /// Set when the acquire opened its session and counts as its open: the number of that transmission.
     pub opened: Option<u64>,
+    /// Undoes a plain acquire if its caller hangs up before the answer has left.
+    pub hang_up: Option<HangUp>,
+}
+
+/// What an acquire is answered.
+pub(crate) enum AcquireOutcome {
+    Granted(Granted),
+    /// Still queued after the time that the call waits.
+    Queued {
+        session: SessionId,
+        ttl: Duration,
+        ahead: u32,
+    },
 }
 
 /// Leases under notice, or ended.
@@ -211,24 +225,40 @@ impl Api {
 
     // Leases.
 
-    /// Acquires, in line if asked to. The call is under way until it is granted, refused or gives up.
-    pub async fn acquire(&self, acquire: Acquire) -> Result<Granted, ApiError> {
-        let answer = if acquire.wait == Wait::No {
+    /// Acquires, in the queue if asked to. The call is under way until the acquire is granted or refused, or for as
+    /// long as `poll_ms` says.
+    pub async fn acquire(&self, acquire: Acquire, poll_ms: Option<u64>) -> Result<AcquireOutcome, ApiError> {
+        let repeatable = match &acquire.by {
+            AcquireBy::Session(by) => by.number.is_some(),
+            AcquireBy::Opening(open) => open.nonce.is_some(),
+        };
+        if poll_ms.is_some() && !repeatable {
+            return Err(ApiError::invalid("poll_ms is for acquires that can be repeated").hint(
+                "give a `number` within a session, or a `nonce`, and repeat the request under the same one",
+            ));
+        }
+        let poll = poll_ms.map(Duration::from_millis);
+        let acquired = if acquire.wait == Wait::No {
             let _turn = self.call_turn()?;
-            self.node.acquire(acquire).await
+            self.node.acquire(acquire, poll).await
         } else {
             let _turn = self.wait_turn()?;
             let _counted = self.traffic.waiting();
             tokio::select! {
                 biased;
-                answer = self.node.acquire(acquire) => answer,
-                // Whether it was granted at this very moment is not known here; its wait is undone.
+                acquired = self.node.acquire(acquire, poll) => acquired,
+                // Whether it was granted at this very moment is not known here.
                 () = self.stopping() => Err(Failure::Unknown { reason: "this node is shutting down".into() }),
             }
         };
-        match answer.map_err(failed)?? {
-            Done::Granted { grants, opened } => Ok(Granted { grants, opened }),
-            other => used_before(&other),
+        match acquired.map_err(failed)? {
+            Acquired::Over(answer, hang_up) => match answer? {
+                Done::Granted { grants, opened } => {
+                    Ok(AcquireOutcome::Granted(Granted { grants, opened, hang_up }))
+                }
+                other => used_before(&other),
+            },
+            Acquired::Queued { session, ttl, ahead } => Ok(AcquireOutcome::Queued { session, ttl, ahead }),
         }
     }
 

@@ -31,6 +31,11 @@ pub enum Failure {
 }
 
 impl Failure {
+    /// Whether the request may have been applied all the same, or may be yet.
+    pub(crate) fn may_have_been_applied(&self) -> bool {
+        matches!(self, Failure::Unknown { .. })
+    }
+
     /// A full queue drains within a few commits.
     pub(crate) fn overloaded() -> Failure {
         Failure::Overloaded { retry_after: Duration::from_millis(100) }

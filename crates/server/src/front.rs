@@ -26,6 +26,7 @@ use tokio::time::Sleep;
 use tower::ServiceExt;
 
 use crate::admin::RESTORE_BYTES_MAX;
+use crate::delivery::guarded;
 use crate::http::Refused;
 use crate::listen::{Accept, ListenLimits, Serve, listen};
 use crate::metrics::{Surface, Traffic};
@@ -211,7 +212,7 @@ impl Front {
         if code != "ok" {
             tracing::debug!(%method, path, code, status = response.status().as_u16(), ?took, "request refused");
         }
-        response
+        guarded(response)
     }
 }
 

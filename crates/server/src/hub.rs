@@ -11,8 +11,10 @@ use std::time::Duration;
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
 use tenure_core::state::Few;
-use tenure_core::{Applied, EndReason, Event, EventKind, Machine, ResourceName, Revision, SessionNumber};
-use tokio::sync::{mpsc, watch};
+use tenure_core::{
+    Answer, Applied, EndReason, Event, EventKind, Machine, ResourceName, Revision, SessionNumber, WaitKey,
+};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::tally::Tally;
 
@@ -26,7 +28,35 @@ pub struct Hub {
     entries: watch::Sender<u64>,
     /// Nearly every session has one who listens, and there may be a million sessions.
     listeners: Mutex<HashMap<SessionNumber, Few<Arc<Told>>>>,
+    /// Calls that wait for the end of a queued acquire.
+    waits: Mutex<Waits>,
+    /// How many they are.
+    waiting: watch::Sender<usize>,
     tally: Tally,
+}
+
+/// Calls that wait, by what their acquires are known by. Several may wait for one acquire.
+#[derive(Debug, Default)]
+struct Waits {
+    calls: HashMap<WaitKey, Vec<WaitingCall>>,
+    last_id: u64,
+    count: usize,
+}
+
+#[derive(Debug)]
+struct WaitingCall {
+    id: u64,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// The end of a queued acquire, as a future: an error if a snapshot replaced the machine meanwhile. Dropping it ends
+/// the waiting.
+#[derive(Debug)]
+pub struct WaitEnd {
+    hub: Arc<Hub>,
+    key: WaitKey,
+    id: u64,
+    answer: oneshot::Receiver<Answer>,
 }
 
 /// Where the events of a session go, and where it is noted that some could not.
@@ -102,6 +132,8 @@ impl Hub {
             revision: watch::Sender::new(Revision::default()),
             entries: watch::Sender::new(0),
             listeners: Mutex::default(),
+            waits: Mutex::default(),
+            waiting: watch::Sender::new(0),
             tally: Tally::default(),
         })
     }
@@ -126,6 +158,24 @@ impl Hub {
         Listener { ears, events }
     }
 
+    /// The end of the wait under this key, from now on.
+    pub fn await_end(self: &Arc<Self>, key: WaitKey) -> WaitEnd {
+        let (sender, answer) = oneshot::channel();
+        let mut waits = self.waits.lock();
+        waits.last_id += 1;
+        waits.count += 1;
+        let id = waits.last_id;
+        waits.calls.entry(key).or_default().push(WaitingCall { id, answer: sender });
+        self.waiting.send_replace(waits.count);
+        drop(waits);
+        WaitEnd { hub: self.clone(), key, id, answer }
+    }
+
+    /// How many calls wait for the end of a queued acquire.
+    pub fn waiting(&self) -> watch::Receiver<usize> {
+        self.waiting.subscribe()
+    }
+
     fn stop_telling(&self, told: &Weak<Told>, session: SessionNumber) {
         let mut listeners = self.listeners.lock();
         if let Some(all) = listeners.get_mut(&session) {
@@ -147,6 +197,15 @@ impl Hub {
         let events = machine.fresh_events();
         self.tally.applied(applied, events);
         self.entries.send_replace(machine.entries());
+        if !applied.resolved.is_empty() {
+            let mut waits = self.waits.lock();
+            for resolved in &applied.resolved {
+                let Some(calls) = waits.calls.remove(&resolved.key) else { continue };
+                for call in calls {
+                    let _ = call.answer.send(resolved.answer.clone());
+                }
+            }
+        }
         if events.is_empty() {
             return;
         }
@@ -173,8 +232,36 @@ impl Hub {
     /// The machine was replaced by a snapshot: everybody must look again.
     pub(crate) fn reset(&self, machine: &Machine) {
         self.listeners.lock().clear();
+        self.waits.lock().calls.clear();
         self.entries.send_replace(machine.entries());
         self.revision.send_replace(machine.revision());
+    }
+}
+
+impl std::future::Future for WaitEnd {
+    type Output = Result<Answer, oneshot::error::RecvError>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        std::pin::Pin::new(&mut self.answer).poll(context)
+    }
+}
+
+impl Drop for WaitEnd {
+    fn drop(&mut self) {
+        let mut waits = self.hub.waits.lock();
+        waits.count -= 1;
+        self.hub.waiting.send_replace(waits.count);
+        if let Some(calls) = waits.calls.get_mut(&self.key) {
+            if let Some(at) = calls.iter().position(|call| call.id == self.id) {
+                calls.remove(at);
+            }
+            if calls.is_empty() {
+                waits.calls.remove(&self.key);
+            }
+        }
     }
 }
 

@@ -4,9 +4,11 @@
 //! never decides who holds a lease; that is `tenure_core`'s machine, and when time has passed is its
 //! office's. Start reading at [`Node`], then `desk` for how an entry comes about.
 
+mod acquire;
 mod admin;
 mod calls;
 mod config;
+mod delivery;
 mod desk;
 mod failure;
 mod forward;

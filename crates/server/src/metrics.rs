@@ -195,6 +195,19 @@ fn render_machine(node: &Node, page: &mut Page) {
     .value(margins.near_misses());
     page.counter("tenure_sessions_expired_total", "Sessions ended for want of a renewal.")
         .value(totals.sessions_expired);
+    page.counter(
+        "tenure_plain_sessions_unrenewed_total",
+        "Sessions of acquires without nonce and number that expired without one renewal: their answers may never have arrived.",
+    )
+    .value(totals.plain_unrenewed);
+    let hang_ups = node.hang_ups();
+    let mut hung_up = page.counter(
+        "tenure_acquire_hang_ups_total",
+        "Acquires without number and nonce whose callers hung up before the answer left this node, by what the undo found.",
+    );
+    hung_up.labelled(&[("outcome", "released")], hang_ups.released.load(Relaxed));
+    hung_up.labelled(&[("outcome", "not_held")], hang_ups.not_held.load(Relaxed));
+    hung_up.labelled(&[("outcome", "failed")], hang_ups.failed.load(Relaxed));
     page.counter("tenure_fence_refusals_total", "Stale writes refused by fences, as they reported.")
         .value(totals.refused);
     render_fences(node, page);

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tenure_core::{
-    Acquire, AcquireBy, Answer, Caller, ClusterTime, Command, Done, EndReason, EventKind, Grant, Machine,
-    Refusal, Renewal, RenewalAnswer, ResourceName, Secret, SessionId,
+    AcquireBy, Answer, Command, Machine, Renewal, RenewalAnswer, Secret, SessionId, TransmissionId,
 };
 use tenure_replica::{Entropy, Leadership, NodeId, Replica, Status};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
+use crate::acquire::{HangUps, watch_contact};
 use crate::admin::Admin;
 use crate::desk::{DeskNumbers, Mail, Reply, Trays};
 use crate::failure::Failure;
@@ -37,6 +37,9 @@ struct Inner {
     signer: Signer,
     /// Where clients reach this node, as they are told.
     client_address: String,
+    hang_ups: HangUps,
+    /// Whether this node is in touch with its leader, as far as waiting calls need to know.
+    contact: Arc<watch::Sender<bool>>,
 }
 
 /// Who puts commands into the log.
@@ -72,6 +75,7 @@ impl Node {
         client_address: String,
     ) -> Node {
         let admin = Admin::default();
+        let contact = Arc::new(watch::Sender::new(true));
         let node = Node(Arc::new(Inner {
             replica: forwarder.replica().clone(),
             trays,
@@ -82,7 +86,10 @@ impl Node {
             admin,
             signer,
             client_address,
+            hang_ups: HangUps::default(),
+            contact: contact.clone(),
         }));
+        tokio::spawn(watch_contact(node.clone(), contact));
         node.0.replica.serve_forwarded(forward::handler(node.clone()));
         node
     }
@@ -208,69 +215,6 @@ impl Node {
         look(self.0.replica.machine().read().machine())
     }
 
-    /// Acquires, and if the acquire stands in line, waits for what becomes of it. While it waits, a session
-    /// that it opened itself is kept alive: its caller has no way to. Dropping this undoes the wait.
-    pub async fn acquire(&self, acquire: Acquire) -> Result<Answer, Failure> {
-        let resources = acquire.resources.clone();
-        let (implicit, number) = match &acquire.by {
-            AcquireBy::Session(caller) => (false, caller.number),
-            AcquireBy::Opening(_) => (true, None),
-        };
-        // In a task of its own, which a caller that hangs up does not take with it: between the apply and the
-        // answer there is a waiter already, and what it is called is known only from the answer. So whoever
-        // has the answer last undoes the wait: this caller, or the task if nobody took it.
-        let (tell, told) = oneshot::channel();
-        let node = self.clone();
-        tokio::spawn(async move {
-            let answer = node.submit(Command::Acquire(Box::new(acquire))).await;
-            let undo = match &answer {
-                Ok(Ok(Done::Queued { session, .. })) => {
-                    Some(Undo { node: node.clone(), session: *session, number, implicit, armed: true })
-                }
-                _ => None,
-            };
-            let _ = tell.send((answer, undo));
-        });
-        let (answer, undo) = told.await.map_err(|_| Failure::stopped_meanwhile())?;
-        let answer = answer?;
-        let (Ok(Done::Queued { session, ttl, .. }), Some(mut undo)) = (&answer, undo) else {
-            return Ok(answer);
-        };
-        let (session, ttl) = (*session, *ttl);
-        // The leader has applied what it answered; a follower perhaps not yet, and there the wait would seem to be over
-        // before it began. If it cannot catch up, dropping `undo` undoes the wait.
-        if !self.glance(|machine| machine.waits(session.number, number, &resources)) {
-            self.ready().await?;
-        }
-        let waiting = self.glance(|machine| Waiting::of(machine, &session, &resources));
-        let mut listener = self.0.hub.listen(session.number);
-        let mut renew = tokio::time::interval(ttl / 3);
-        let answer = loop {
-            // Looked at after listening: what happened in between shows here, what happens later is heard.
-            if let Some(answer) =
-                self.glance(|machine| wait_over(machine, &session, number, &resources, waiting))
-            {
-                break answer;
-            }
-            tokio::select! {
-                biased;
-                event = listener.next() => match event {
-                    None => listener = self.0.hub.listen(session.number),
-                    Some(event) => match event.kind {
-                        EventKind::Granted { waited, ref resource, .. } if resources.contains(resource) => {
-                            break self.glance(|machine| granted(machine, &session, &resources, waited));
-                        }
-                        // Whatever else happened shows in the next look at the machine.
-                        _ => {}
-                    },
-                },
-                _ = renew.tick(), if implicit => { let _ = self.renew(vec![(session, 0)]).await; }
-            }
-        };
-        undo.armed = false;
-        Ok(answer)
-    }
-
     /// Who hears what on this node.
     pub fn hub(&self) -> &Arc<Hub> {
         &self.0.hub
@@ -279,6 +223,21 @@ impl Node {
     /// The secret half of a new session's id.
     pub fn draw_secret(&self) -> Secret {
         Secret::new(self.0.entropy.draw().to_be_bytes())
+    }
+
+    /// The id of one transmission of a plain acquire.
+    pub(crate) fn draw_transmission(&self) -> TransmissionId {
+        TransmissionId::new(self.0.entropy.draw().to_be_bytes())
+    }
+
+    /// Plain acquires whose callers hung up.
+    pub(crate) fn hang_ups(&self) -> &HangUps {
+        &self.0.hang_ups
+    }
+
+    /// Whether this node is in touch with its leader, as far as waiting calls need to know.
+    pub(crate) fn contact(&self) -> watch::Receiver<bool> {
+        self.0.contact.subscribe()
     }
 
     /// What this node shows of itself.
@@ -336,101 +295,5 @@ fn opens(command: &Command) -> bool {
         Command::Open(_) => true,
         Command::Acquire(acquire) => matches!(acquire.by, AcquireBy::Opening(_)),
         _ => false,
-    }
-}
-
-/// Since when a wait is counted, in cluster time as the machine counts it.
-#[derive(Clone, Copy)]
-struct Waiting {
-    seen: ClusterTime,
-    /// How long it had lasted when it was seen; only a wait that is far down the line is not seen at all.
-    before: Duration,
-}
-
-impl Waiting {
-    fn of(machine: &Machine, session: &SessionId, resources: &[ResourceName]) -> Waiting {
-        let line = resources.first().and_then(|name| machine.lease(name)).map(|lease| lease.waiters);
-        let own = line.into_iter().flatten().find(|waiter| waiter.session == session.number);
-        Waiting { seen: machine.time(), before: own.map(|waiter| waiter.waited).unwrap_or_default() }
-    }
-
-    /// Never zero: whoever stood in line is told so.
-    fn until(self, machine: &Machine) -> Duration {
-        (self.before + machine.time().since(self.seen)).max(Duration::from_micros(1))
-    }
-}
-
-/// What became of a wait, if it is over.
-fn wait_over(
-    machine: &Machine,
-    session: &SessionId,
-    number: Option<u64>,
-    resources: &[ResourceName],
-    waiting: Waiting,
-) -> Option<Answer> {
-    let waited = waiting.until(machine);
-    let Some(grants) = machine.leases_of(session) else {
-        // The session ended: its wait timed out, or it was not renewed.
-        return Some(Err(held_by(machine, resources, waited)));
-    };
-    if pick(&grants, resources).len() == resources.len() {
-        return Some(granted(machine, session, resources, waited));
-    }
-    let waits = machine.waits(session.number, number, resources);
-    (!waits).then(|| Err(held_by(machine, resources, waited)))
-}
-
-fn granted(machine: &Machine, session: &SessionId, resources: &[ResourceName], waited: Duration) -> Answer {
-    let grants = machine.leases_of(session).map(|grants| pick(&grants, resources)).unwrap_or_default();
-    if grants.len() < resources.len() {
-        return Err(Refusal::UnknownSession);
-    }
-    Ok(Done::Granted {
-        grants: grants.into_iter().map(|grant| Grant { waited, ..grant }).collect(),
-        opened: None,
-    })
-}
-
-/// The grants of these resources, in this order.
-fn pick(grants: &[Grant], resources: &[ResourceName]) -> Vec<Grant> {
-    resources.iter().filter_map(|name| grants.iter().find(|grant| grant.resource == *name)).cloned().collect()
-}
-
-fn held_by(machine: &Machine, resources: &[ResourceName], waited: Duration) -> Refusal {
-    let held = resources
-        .iter()
-        .filter_map(|name| machine.lease(name))
-        .find_map(|lease| lease.holders.into_iter().next().map(|holder| (lease.resource, holder)));
-    match held {
-        Some((resource, by)) => Refusal::Held { resource, by: Some(Box::new(by)), waited },
-        None => Refusal::Held { resource: resources[0].clone(), by: None, waited },
-    }
-}
-
-/// Undoes a wait whose caller has gone away.
-struct Undo {
-    node: Node,
-    session: SessionId,
-    number: Option<u64>,
-    implicit: bool,
-    armed: bool,
-}
-
-impl Drop for Undo {
-    fn drop(&mut self) {
-        if !self.armed {
-            return;
-        }
-        let by = Caller::unnumbered(self.session);
-        let command = match self.number {
-            _ if self.implicit => Command::Close { by, why: EndReason::Released },
-            Some(number) => Command::Cancel { by, acquire: number },
-            // Without a number nothing names this wait; it leaves with its session or its time-out.
-            None => return,
-        };
-        let node = self.node.clone();
-        tokio::spawn(async move {
-            let _ = node.submit(command).await;
-        });
     }
 }

@@ -52,6 +52,7 @@ fn main() {
             holder: holder.clone(),
             nonce: None,
             implicit: false,
+            plain: false,
             opened_at: ClusterTime::from_micros(number),
             leases: Few::None,
             answers: Answers::default(),

@@ -89,8 +89,10 @@ codes! {
     CompareFailed = "compare_failed", 412, FailedPrecondition, NotApplied;
     /// This command number was answered and forgotten: what it did then, it did.
     ForgottenNumber = "forgotten_number", 409, FailedPrecondition, Unknown;
-    /// The acquire was cancelled before it arrived, or while it stood in line.
+    /// The acquire was cancelled before it arrived, or while it was queued.
     Cancelled = "cancelled", 409, Aborted, NotApplied;
+    /// The session that this nonce opened has ended, or its acquire was refused or cancelled.
+    NonceUsed = "nonce_used", 409, FailedPrecondition, Unknown;
     /// A limit would be passed.
     Limit = "limit", 429, ResourceExhausted, NotApplied;
     /// The resource is held; this can only be done while it is free.
@@ -428,9 +430,19 @@ impl From<&Refusal> for ApiError {
                 E::new(Code::ForgottenNumber, format!("command number {number} was answered and forgotten"))
                     .hint("numbers rise within a session, and `lowest_awaited` says which answers are still wanted")
             }
-            Refusal::Cancelled => {
+            Refusal::Cancelled { released: false } => {
                 E::new(Code::Cancelled, "this acquire was cancelled").hint("acquire again under a new number")
             }
+            Refusal::Cancelled { released: true } => E {
+                effect: Effect::Applied,
+                ..E::new(Code::Cancelled, "this acquire was granted, and its cancel gave the lease back")
+                    .hint("acquire again under a new number")
+            },
+            Refusal::NonceUsed => E::new(
+                Code::NonceUsed,
+                "this nonce was used: its session has ended, or its acquire was refused or cancelled",
+            )
+            .hint("this request did nothing; draw a new nonce to begin again"),
             Refusal::Limit { limit, max } => {
                 E::new(Code::Limit, format!("the limit {limit} = {max} would be passed"))
                     .hint("give something back first, or ask for less")

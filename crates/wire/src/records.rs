@@ -9,7 +9,7 @@ use tenure_core::{
     Acquire, AcquireBy, Caller, ClusterTime, Command, Compare, CompareField, CompareOp, Done, EndReason,
     FenceName, Generation, Grant, Guard, HolderName, Holding, KindSetting, Limits, Mode, Nonce, Open,
     Operation, Policies, Refusal, Register, RegisterKey, ResourceName, Revision, Scope, Secret, SessionId,
-    SessionNumber, Settings, Slot, Token, Wait, WallTime, Write,
+    SessionNumber, Settings, Slot, Token, TransmissionId, Wait, WallTime, Write,
 };
 
 use crate::codec::{Coded, Reader, WireError, choice, put_bytes, put_varint, record, token_of};
@@ -77,6 +77,15 @@ impl Coded for Nonce {
     }
 }
 
+impl Coded for TransmissionId {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.as_bytes().put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(TransmissionId::new(input.array()?))
+    }
+}
+
 /// Implements a text name: checked again on the way in, because names only exist checked.
 macro_rules! name {
     ($($type:ident),*) => {$(
@@ -116,7 +125,7 @@ record!(SessionId { number, secret });
 record!(Scope { resource, slot });
 record!(Caller { session, number, lowest_awaited });
 record!(Open { holder, ttl, nonce, secret, number });
-record!(Acquire { by, resources, mode, wait, policies, fences });
+record!(Acquire { by, resources, mode, wait, policies, fences, transmission });
 record!(Policies { lock_delay, max_hold, hard_limit, priority, reentrant });
 record!(Write { by, compares, then, otherwise });
 record!(Compare { key, field, op });
@@ -176,6 +185,8 @@ choice!(Command {
     19 => PublishKey { node, kid, key },
     20 => WithdrawKey { kid },
     21 => Restore { backup, token_floor, holders_stopped },
+    22 => CancelNonce { nonce },
+    23 => Undo { session, transmission },
 });
 
 choice!(AcquireBy { 1 => Session(caller), 2 => Opening(open) });
@@ -226,7 +237,7 @@ choice!(Refusal {
     9 => UnknownToken { presented },
     10 => WrongGuard { key, guard },
     11 => ForgottenNumber { number },
-    12 => Cancelled,
+    12 => Cancelled { released },
     13 => Limit { limit, max },
     14 => InvalidTtl { ttl, min, max },
     15 => Invalid(text),
@@ -238,4 +249,5 @@ choice!(Refusal {
     21 => NotReady { resource, session },
     22 => FloorTooLow { floor, issued },
     23 => NotEmpty,
+    24 => NonceUsed,
 });

@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 use tenure_core::state::{
     Answers, Content, EndedNews, FenceRecord, Hold, HoldMore, Key, Notice, Place, Pulse, RegisterNumber,
     RegisterRecord, Remembered, RememberedGrant, Resource, ResourceMore, ResourceNumber, Session,
-    SessionMore, Shelf, SigningKey, State, Totals, Transition, Waiter, WaiterNumber,
+    SessionMore, Shelf, SigningKey, State, Totals, Transition, UsedNonce, Waiter, WaiterNumber,
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -36,6 +36,7 @@ mod tag {
     pub const WAITERS: u8 = 5;
     pub const REGISTERS: u8 = 6;
     pub const KEYS: u8 = 7;
+    pub const USED_NONCES: u8 = 8;
     pub const END: u8 = 255;
 }
 
@@ -60,6 +61,7 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
         waiters,
         registers,
         keys,
+        used_nonces,
         totals,
     } = state;
 
@@ -93,6 +95,10 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
             kid.put(bytes);
             key.put(bytes);
         })?;
+    }
+    blocks.section(tag::USED_NONCES)?;
+    for used in used_nonces {
+        blocks.record(|bytes| used.put(bytes))?;
     }
     blocks.finish()
 }
@@ -163,6 +169,7 @@ pub fn read_snapshot(input: &mut dyn Read) -> Result<State, WireError> {
                     }
                     state.keys.insert(kid, key);
                 }
+                tag::USED_NONCES => state.used_nonces.push_back(Coded::take(&mut block)?),
                 other => return Err(block.corrupt(format!("there is no block of kind {other}"))),
             }
         }
@@ -342,7 +349,7 @@ macro_rules! record_number {
 record_number!(ResourceNumber, WaiterNumber, RegisterNumber);
 
 record!(Pulse { deadline, ttl, number, last_lease_revision, lapsed, has_news });
-record!(Session { secret, holder, nonce, implicit, opened_at, leases, answers, more });
+record!(Session { secret, holder, nonce, implicit, plain, opened_at, leases, answers, more });
 record!(SessionMore { waiters, ephemerals, news, news_lost, hard_limit, pause_told_at });
 record!(EndedNews { revision, resource, token, why });
 record!(Answers { floor, remembered });
@@ -351,7 +358,7 @@ record!(Resource { name, kind, generation, last_token, holds, freed_at, more });
 record!(ResourceMore { queue, delayed_until, history, fences, slot_tokens, guards, kind_set });
 record!(Place { rank, waiter });
 record!(Hold { session, token, generation, mode, slot, since, since_wall, reentered, more });
-record!(HoldMore { policies, notice });
+record!(HoldMore { policies, notice, transmission });
 record!(Notice { why, ends_at, reason });
 record!(Transition {
     token,
@@ -368,7 +375,8 @@ record!(Transition {
     reason,
 });
 record!(FenceRecord { armed, refused, refused_wall, untold, told_at });
-record!(Waiter { session, number, resources, mode, policies, fences, since, until });
+record!(Waiter { session, number, resources, mode, policies, fences, since, until, transmissions });
+record!(UsedNonce { nonce, since });
 record!(RegisterRecord { key, guard, content });
 record!(Content { value, create_revision, mod_revision, version, session });
 record!(SigningKey { node, key });
@@ -381,10 +389,11 @@ record!(Totals {
     register_refusals,
     pauses,
     leader_changes,
+    plain_unrenewed,
 });
 
 choice!(
-    Remembered { 1 => Waiting(waiter), 2 => Cancelled, 3 => Granted(grants), 4 => Answered(answer) }
+    Remembered { 1 => Waiting(waiter), 2 => Cancelled { released }, 3 => Granted(grants), 4 => Answered(answer) }
     never Holding: "sessions are written with their answers spelled out"
 );
 

@@ -162,6 +162,7 @@ fn request(args: &Args) -> proto::AcquireRequest {
         fences: policies.fences.iter().map(ToString::to_string).collect(),
         by: None,
         wait: None,
+        poll_ms: None,
     }
 }
 

@@ -13,6 +13,7 @@ use super::Machine;
 use super::state::{Answers, Remembered, RememberedGrant, ResourceNumber, Session, State, WaiterNumber};
 use crate::answer::{Answer, Done, Grant, Refusal};
 use crate::command::Caller;
+use crate::event::EndReason;
 use crate::numbers::{SessionNumber, Token};
 use crate::time::Span;
 
@@ -176,6 +177,19 @@ impl Machine {
         if lowest_awaited <= self.session(session).answers.floor {
             return;
         }
+        // Nobody awaits these acquires any more, so nobody would learn of their grant: they leave the queue.
+        let answers = &self.session(session).answers;
+        let given_up = answers.remembered.iter().take_while(|(number, _)| *number < lowest_awaited);
+        let given_up: Vec<WaiterNumber> = given_up
+            .filter_map(|(_, remembered)| match remembered {
+                Remembered::Waiting(waiter) => Some(*waiter),
+                _ => None,
+            })
+            .collect();
+        for waiter in &given_up {
+            let cancelled = Refusal::Cancelled { released: false };
+            self.leave_line(*waiter, EndReason::Released, Err(cancelled));
+        }
         let answers = &mut self.session_mut(session).answers;
         answers.floor = lowest_awaited;
         let keep_from = answers.remembered.partition_point(|(number, _)| *number < lowest_awaited);
@@ -183,6 +197,10 @@ impl Machine {
         let freed: u64 = forgotten.iter().map(|(_, remembered)| remembered.value_bytes()).sum();
         answers.remembered.drop_first(keep_from);
         self.answer_bytes -= freed;
+        // Whoever was queued behind them goes before what this command asks for.
+        if !given_up.is_empty() {
+            self.serve_freed();
+        }
     }
 
     pub(super) fn remember(&mut self, session: SessionNumber, number: u64, answer: &Answer) {
@@ -265,8 +283,8 @@ impl Machine {
         self.set_remembered(session, number, Remembered::Waiting(waiter));
     }
 
-    pub(super) fn remember_cancelled(&mut self, session: SessionNumber, number: u64) {
-        self.set_remembered(session, number, Remembered::Cancelled);
+    pub(super) fn remember_cancelled(&mut self, session: SessionNumber, number: u64, released: bool) {
+        self.set_remembered(session, number, Remembered::Cancelled { released });
     }
 
     fn recall(&self, session: SessionNumber, remembered: &Remembered) -> Answer {
@@ -276,7 +294,7 @@ impl Machine {
                 self.recall(session, &Remembered::Granted(vec![told]))
             }
             Remembered::Waiting(waiter) => Ok(self.queued_answer(*waiter)),
-            Remembered::Cancelled => Err(Refusal::Cancelled),
+            Remembered::Cancelled { released } => Err(Refusal::Cancelled { released: *released }),
             Remembered::Answered(answer) => (**answer).clone(),
             Remembered::Granted(grants) => Ok(Done::Granted {
                 grants: grants
@@ -326,6 +344,7 @@ mod tests {
             wait: Wait::No,
             policies: Policies::default(),
             fences: Vec::new(),
+            transmission: None,
         }))
     }
 

@@ -15,7 +15,7 @@ use crate::answer::{Answer, Done, Refusal};
 use crate::command::{Caller, KindSetting};
 use crate::event::{EndReason, EventKind};
 use crate::names::ResourceName;
-use crate::numbers::{SessionNumber, Slot, Token};
+use crate::numbers::{Nonce, SessionId, SessionNumber, Slot, Token, TransmissionId};
 
 impl Machine {
     pub(super) fn release(&mut self, by: Caller, name: &ResourceName, token: Option<Token>) -> Answer {
@@ -59,7 +59,10 @@ impl Machine {
             }
             let mut released = false;
             match machine.session(session).answers.get(acquire).cloned() {
-                Some(Remembered::Waiting(waiter)) => machine.leave_line(waiter, EndReason::Released),
+                Some(Remembered::Waiting(waiter)) => {
+                    let cancelled = Refusal::Cancelled { released: false };
+                    machine.leave_line(waiter, EndReason::Released, Err(cancelled));
+                }
                 Some(Remembered::Holding(number, remaining)) => {
                     let grant = machine.state.told(session, number, remaining);
                     released = machine.give_back(session, &grant.resource, Some(grant.token));
@@ -72,14 +75,77 @@ impl Machine {
                 // It has not arrived: that it was cancelled takes a place among the answers.
                 None => machine.room_to_remember(session)?,
                 // It was refused, or cancelled before: nothing is left to undo, and its answer stays.
-                Some(Remembered::Answered(_) | Remembered::Cancelled) => {
+                Some(Remembered::Answered(_) | Remembered::Cancelled { .. }) => {
                     return Ok(Done::Cancelled { released });
                 }
             }
-            machine.remember_cancelled(session, acquire);
+            machine.remember_cancelled(session, acquire, released);
             machine.end_if_implicit_and_idle(session, EndReason::Released);
             Ok(Done::Cancelled { released })
         })
+    }
+
+    /// Undoes an acquire that opened its own session, by its nonce, whether it was granted, is queued, or has not
+    /// arrived yet.
+    pub(super) fn cancel_nonce(&mut self, nonce: Nonce) -> Answer {
+        if let Some(session) = self.named_by(Some(nonce)) {
+            self.settle_session(session);
+        }
+        let Some(session) = self.named_by(Some(nonce)) else {
+            self.nonce_used(nonce);
+            return Ok(Done::Cancelled { released: false });
+        };
+        if !self.session(session).implicit {
+            return Err(Refusal::Invalid(
+                "this nonce opened a session and acquired nothing; close the session by its id",
+            ));
+        }
+        let released = self.end_cancelled(session);
+        Ok(Done::Cancelled { released })
+    }
+
+    /// Takes back what one transmission of a plain acquire did, because its caller has hung up.
+    pub(super) fn undo(&mut self, session: Option<SessionId>, transmission: TransmissionId) -> Answer {
+        let Some(id) = session else {
+            let nonce = transmission.nonce();
+            if let Some(session) = self.named_by(Some(nonce)) {
+                self.settle_session(session);
+            }
+            let Some(session) = self.named_by(Some(nonce)) else {
+                // It was refused or has ended; or it is still on its way, and must do nothing when it arrives.
+                self.nonce_used(nonce);
+                return Ok(Done::Cancelled { released: false });
+            };
+            let released = self.session(session).plain && self.end_cancelled(session);
+            return Ok(Done::Cancelled { released });
+        };
+        let session = self.settled_session(id)?;
+        let waiters: Vec<_> =
+            self.session(session).more.iter().flat_map(|more| &more.waiters).copied().collect();
+        if waiters.into_iter().any(|waiter| self.detach_transmission(waiter, transmission)) {
+            self.end_if_implicit_and_idle(session, EndReason::Released);
+            return Ok(Done::Cancelled { released: false });
+        }
+        let made = |resource: &ResourceNumber| {
+            let resource = self.resource(*resource);
+            let hold = resource.hold_of(session)?;
+            let made_by = hold.more.as_ref()?.transmission?;
+            (made_by == transmission).then(|| (resource.name.clone(), hold.token))
+        };
+        let made: Vec<_> = self.session(session).leases.iter().filter_map(made).collect();
+        for (name, token) in &made {
+            self.give_back(session, name, Some(*token));
+        }
+        self.end_if_implicit_and_idle(session, EndReason::Released);
+        Ok(Done::Cancelled { released: !made.is_empty() })
+    }
+
+    /// Ends the session of an acquire that was cancelled. Says whether it held anything.
+    fn end_cancelled(&mut self, session: SessionNumber) -> bool {
+        let released = !self.session(session).leases.is_empty();
+        self.drop_waiters(session, EndReason::Released, &Err(Refusal::Cancelled { released: false }));
+        self.end_session(session, EndReason::Released);
+        released
     }
 
     /// Ends the caller's lease and grants the resource to a session that stands in line for it, in one step.

@@ -15,7 +15,7 @@ use crate::answer::{Grant, Holding, Refusal};
 use crate::command::{Mode, Policies};
 use crate::event::{EndReason, EventKind};
 use crate::names::{FenceName, ResourceName};
-use crate::numbers::{Generation, Revision, SessionNumber, Slot};
+use crate::numbers::{Generation, Revision, SessionNumber, Slot, TransmissionId};
 use crate::time::ClusterTime;
 
 /// How a lease ends.
@@ -237,7 +237,8 @@ impl Machine {
 
     /// Makes a lease. Callers have made sure that the resource admits it and that a token is left.
     pub(super) fn grant(&mut self, number: ResourceNumber, granting: Granting<'_>) -> Grant {
-        let Granting { session, mode, slot, policies, fences, waited, number: acquire_number } = granting;
+        let Granting { session, mode, slot, policies, fences, waited, number: acquire_number, transmission } =
+            granting;
         let token = self.next_token();
         let (time, wall) = (self.state.time, self.state.wall);
         let ttl = self.ttl_of(session);
@@ -253,7 +254,8 @@ impl Machine {
         if let Some(slot) = slot {
             resource.more_mut().slot_tokens.insert(slot, token);
         }
-        let more = (policies != Policies::default()).then(|| Box::new(HoldMore { policies, notice: None }));
+        let more = (policies != Policies::default() || transmission.is_some())
+            .then(|| Box::new(HoldMore { policies, notice: None, transmission }));
         let generation = resource.generation;
         let hold = Hold {
             session,
@@ -478,6 +480,8 @@ pub(super) struct Granting<'a> {
     pub fences: &'a [FenceName],
     pub waited: Duration,
     pub number: Option<u64>,
+    /// The one transmission that may undo it.
+    pub transmission: Option<TransmissionId>,
 }
 
 /// The lowest slot that nobody holds; `holds` are in the order of their slots.

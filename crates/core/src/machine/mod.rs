@@ -38,9 +38,10 @@ use self::events::EventLog;
 use self::free_list::FreeList;
 pub use self::margins::Margins;
 use self::nonces::Nonces;
+use self::sessions::Origin;
 use self::shelf::Shelf;
 use self::state::{RegisterNumber, ResourceNumber, State};
-use crate::answer::{Answer, Done, Refusal, RenewalAnswer};
+use crate::answer::{Answer, Done, Refusal, RenewalAnswer, Resolved};
 use crate::command::{Command, Entry, Settings};
 use crate::event::{EndReason, Event, EventKind};
 use crate::limits::Limits;
@@ -77,6 +78,7 @@ pub struct Machine {
     // Of the entry being applied.
     revision_raised: bool,
     successions: Vec<Succession>,
+    resolved: Vec<Resolved>,
     // Lists and not sets, some numbers perhaps twice: nearly always they are short, and kept from command to command.
     /// Resources that may have become free for somebody in line.
     freed: Vec<ResourceNumber>,
@@ -95,6 +97,8 @@ pub struct Applied {
     pub renewals: Vec<RenewalAnswer>,
     /// One answer per command, in order.
     pub answers: Vec<Answer>,
+    /// The waits that ended, for whoever waits under their keys.
+    pub resolved: Vec<Resolved>,
     /// Exclusive grants of what somebody else had held before, for metrics.
     pub successions: Vec<Succession>,
 }
@@ -148,6 +152,7 @@ impl Machine {
             margins: Margins::default(),
             revision_raised: false,
             successions: Vec::new(),
+            resolved: Vec::new(),
             freed: Vec::new(),
             touched: Vec::new(),
             changed_sessions: Vec::new(),
@@ -206,16 +211,19 @@ impl Machine {
             renewals,
             answers,
             successions: core::mem::take(&mut self.successions),
+            resolved: core::mem::take(&mut self.resolved),
         }
     }
 
     /// Applies one command of an entry. Same state and command, same answer, on every replica.
     fn apply_command(&mut self, command: Command) -> Answer {
         let answer = match command {
-            Command::Open(open) => self.open(open, false).map(|opened| self.opened_answer(opened)),
+            Command::Open(open) => self.open(open, Origin::Open).map(|opened| self.opened_answer(opened)),
             Command::Close { by, why } => self.close(by, why),
             Command::Acquire(acquire) => self.acquire(*acquire),
             Command::Cancel { by, acquire } => self.cancel(by, acquire),
+            Command::CancelNonce { nonce } => self.cancel_nonce(nonce),
+            Command::Undo { session, transmission } => self.undo(session, transmission),
             Command::Release { by, resource, token } => self.release(by, &resource, token),
             Command::Transfer { by, resource, to } => self.transfer(by, &resource, to),
             Command::Revoke { resource, session, now, reason } => {

@@ -1,33 +1,68 @@
-//! Which session a nonce opened. Only its first half and the session's number are kept here: the whole nonce stands in
-//! the session's record.
+//! Which session a nonce opened, and which nonces can open nothing any more.
+//!
+//! Of a session's nonce only the first half and the session's number are kept here: the whole nonce stands in the
+//! session's record. One nonce opens one session: once that has ended, or its acquire was refused or cancelled, a
+//! late copy of the request must not open a second one.
 
 use alloc::collections::BTreeSet;
 
+use super::Machine;
 use super::shelf::Shelf;
-use super::state::Session;
+use super::state::{Session, UsedNonce};
+use crate::limits::{NONCE_REFUSED_FOR, USED_NONCES_MAX};
 use crate::numbers::{Nonce, SessionNumber};
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Nonces(BTreeSet<(u64, SessionNumber)>);
+pub(super) struct Nonces {
+    sessions: BTreeSet<(u64, SessionNumber)>,
+    used: BTreeSet<Nonce>,
+}
 
 impl Nonces {
     /// The session that this nonce opened.
     pub fn get(&self, nonce: Nonce, sessions: &Shelf<SessionNumber, Session>) -> Option<SessionNumber> {
         let half = first_half(nonce);
-        let alike = self.0.range((half, SessionNumber::new(0))..=(half, SessionNumber::new(u64::MAX)));
+        let alike = self.sessions.range((half, SessionNumber::new(0))..=(half, SessionNumber::new(u64::MAX)));
         let opened_by = |number: SessionNumber| sessions.get(number).and_then(|session| session.nonce);
         alike.map(|(_, number)| *number).find(|number| opened_by(*number) == Some(nonce))
     }
 
     /// A nonce has opened this session.
     pub fn add(&mut self, nonce: Nonce, number: SessionNumber) {
-        self.0.insert((first_half(nonce), number));
+        self.sessions.insert((first_half(nonce), number));
     }
 
     /// This nonce finds the session no more.
     pub fn remove(&mut self, nonce: Nonce, number: SessionNumber) {
-        self.0.remove(&(first_half(nonce), number));
+        self.sessions.remove(&(first_half(nonce), number));
+    }
+
+    /// Whether this nonce can open nothing any more.
+    pub fn is_used(&self, nonce: Nonce) -> bool {
+        self.used.contains(&nonce)
+    }
+
+    /// This nonce is used; false if that was known.
+    pub fn add_used(&mut self, nonce: Nonce) -> bool {
+        self.used.insert(nonce)
+    }
+}
+
+impl Machine {
+    /// Remembers that a nonce can open nothing any more. The oldest are forgotten by age, and past a bound by count.
+    pub(super) fn nonce_used(&mut self, nonce: Nonce) {
+        if !self.nonces.add_used(nonce) {
+            return;
+        }
+        let now = self.state.time;
+        self.state.used_nonces.push_back(UsedNonce { nonce, since: now });
+        while let Some(oldest) = self.state.used_nonces.front()
+            && (self.state.used_nonces.len() > USED_NONCES_MAX || oldest.since.plus(NONCE_REFUSED_FOR) <= now)
+        {
+            self.nonces.used.remove(&oldest.nonce);
+            self.state.used_nonces.pop_front();
+        }
     }
 }
 

@@ -17,6 +17,17 @@ use crate::event::{EndReason, EventKind};
 use crate::numbers::{Nonce, Revision, SessionId, SessionNumber};
 use crate::time::ClusterTime;
 
+/// What opens a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// An open.
+    Open,
+    /// An acquire that its caller can repeat under its nonce.
+    Acquire,
+    /// An acquire that only its one transmission names.
+    PlainAcquire,
+}
+
 /// A session that an open made or found, and the number of the transmission that asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
@@ -47,6 +58,11 @@ impl Machine {
             let due_at = self.session_due_at(number).expect("it has a pulse");
             self.deadlines.add(due_at, Due::Session(number));
             self.indexed.insert(number, due_at);
+        }
+        for used in &self.state.used_nonces {
+            if !self.nonces.add_used(used.nonce) || self.named_by(Some(used.nonce)).is_some() {
+                return Err(Contradiction("a nonce is used twice"));
+            }
         }
         if self.state.pulses.len() != self.state.sessions.len() {
             return Err(Contradiction("a pulse has no session"));
@@ -159,11 +175,14 @@ impl Machine {
         self.nonces.get(nonce?, &self.state.sessions)
     }
 
-    /// The live session that this nonce opened.
+    /// The live session that this nonce opened. One nonce opens one session: refused once that has ended.
     pub(super) fn opened_before(&self, open: &Open) -> Result<Option<SessionNumber>, Refusal> {
-        let Some(number) = self.named_by(open.nonce) else { return Ok(None) };
+        let Some(nonce) = open.nonce else { return Ok(None) };
+        let Some(number) = self.named_by(open.nonce) else {
+            return if self.nonces.is_used(nonce) { Err(Refusal::NonceUsed) } else { Ok(None) };
+        };
         if !self.is_live(number) {
-            return Ok(None);
+            return Err(Refusal::NonceUsed);
         }
         if self.session(number).holder != open.holder || self.pulse(number).ttl != open.ttl.into() {
             return Err(Refusal::Invalid(
@@ -175,7 +194,7 @@ impl Machine {
 
     /// Opens a session, or finds the live one that the same nonce opened. Either way its deadline is set
     /// from this entry's time: the answer promises a full TTL, so a repeated open must give one.
-    pub(super) fn open(&mut self, open: Open, implicit: bool) -> Result<Opened, Refusal> {
+    pub(super) fn open(&mut self, open: Open, origin: Origin) -> Result<Opened, Refusal> {
         self.check_ttl(open.ttl)?;
         let deadline = self.state.time.plus(open.ttl);
         if let Some(session) = self.opened_before(&open)? {
@@ -183,14 +202,6 @@ impl Machine {
             pulse.deadline = deadline;
             pulse.number = pulse.number.max(open.number);
             return Ok(Opened { session, number: open.number });
-        }
-        // The nonce may still name a session that is not live any more. One that has ended is cleared away;
-        // one that has lapsed may live again by a renewal, but this nonce will not find it.
-        if let Some(former) = self.named_by(open.nonce) {
-            self.clear_ended_session(former);
-            if let Some(nonce) = self.state.sessions.get_mut(former).and_then(|former| former.nonce.take()) {
-                self.nonces.remove(nonce, former);
-            }
         }
         let sessions_max = self.limits().sessions_max;
         if self.state.sessions.len() >= sessions_max as usize {
@@ -223,7 +234,8 @@ impl Machine {
                 secret: open.secret,
                 holder,
                 nonce: open.nonce,
-                implicit,
+                implicit: origin != Origin::Open,
+                plain: origin == Origin::PlainAcquire,
                 opened_at: self.state.time,
                 leases: Few::default(),
                 answers: Answers::default(),
@@ -404,6 +416,10 @@ impl Machine {
             }
         }
         self.state.totals.sessions_expired += 1;
+        // The first renewal has a number above that of the open, or moves the deadline: neither has happened.
+        let session = self.session(number);
+        let unrenewed = session.opened_at.plus(self.pulse(number).ttl) == self.pulse(number).deadline;
+        self.state.totals.plain_unrenewed += u64::from(session.plain && unrenewed);
         self.end_session(number, EndReason::Expired);
         cost
     }
@@ -457,6 +473,10 @@ impl Machine {
         self.lapsed_sessions -= usize::from(pulse.lapsed);
         if let Some(nonce) = session.nonce {
             self.nonces.remove(nonce, number);
+            // Nobody repeats a plain acquire, so nobody need be told.
+            if !session.plain {
+                self.nonce_used(nonce);
+            }
         }
         let ttl = pulse.ttl.into();
         if let Some(count) = self.ttls.get_mut(&ttl) {

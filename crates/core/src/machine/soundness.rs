@@ -29,6 +29,7 @@ pub(super) fn check_state(state: &State) -> Sound {
     check(!limits.ttl_min.is_zero() && limits.ttl_min <= limits.ttl_max, "its limits allow no TTL")?;
     check(state.last_token <= Token::MAX.get(), "its last token is none")?;
     check_counters(state)?;
+    check(state.used_nonces.iter().is_sorted_by_key(|used| used.since), "its used nonces are out of order")?;
     for (number, session) in state.sessions.iter() {
         check_session(state, number, session)?;
     }
@@ -62,6 +63,7 @@ fn check_counters(state: &State) -> Sound {
         totals.register_refusals,
         totals.pauses,
         totals.leader_changes,
+        totals.plain_unrenewed,
     ];
     let per_resource = state.resources.iter().flat_map(|(_, resource)| {
         let fences = resource
@@ -195,6 +197,7 @@ mod tests {
             wait: Wait::Forever,
             policies: Policies::default(),
             fences: vec![],
+            transmission: None,
         }))
     }
 

@@ -14,7 +14,7 @@ use crate::command::{KindSetting, Mode, Policies, Settings};
 use crate::event::EndReason;
 use crate::limits::Limits;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
-use crate::numbers::{Generation, Nonce, Revision, Secret, SessionNumber, Slot, Token};
+use crate::numbers::{Generation, Nonce, Revision, Secret, SessionNumber, Slot, Token, TransmissionId};
 use crate::time::{ClusterTime, Span, WallTime};
 
 /// Implements an internal number under which records of one kind stand.
@@ -94,6 +94,8 @@ pub struct State {
     pub registers: Shelf<RegisterNumber, RegisterRecord>,
     /// The public keys with which nodes sign sequencers, by key id.
     pub keys: BTreeMap<Arc<str>, SigningKey>,
+    /// Nonces that can open nothing any more, the oldest first.
+    pub used_nonces: VecDeque<UsedNonce>,
     /// What has happened so far, counted.
     pub totals: Totals,
 }
@@ -118,6 +120,7 @@ impl Default for State {
             waiters: Shelf::default(),
             registers: Shelf::default(),
             keys: BTreeMap::new(),
+            used_nonces: VecDeque::new(),
             totals: Totals::default(),
         }
     }
@@ -151,6 +154,8 @@ pub struct Session {
     pub nonce: Option<Nonce>,
     /// It was opened by an acquire and ends with its last lease or wait.
     pub implicit: bool,
+    /// Its acquire was plain: its nonce is the id of the one transmission that there was.
+    pub plain: bool,
     /// When it was opened.
     pub opened_at: ClusterTime,
     /// What it holds, in the order of record numbers.
@@ -209,7 +214,10 @@ pub enum Remembered {
     /// The acquire still stands in line.
     Waiting(WaiterNumber),
     /// The acquire was cancelled, perhaps before it arrived.
-    Cancelled,
+    Cancelled {
+        /// Whether it had been granted, and the cancel gave that back.
+        released: bool,
+    },
     /// The acquire was granted: in part no longer held, several resources, or after standing in line.
     Granted(Vec<RememberedGrant>),
     /// Any other answer.
@@ -312,6 +320,8 @@ pub struct HoldMore {
     pub policies: Policies,
     /// It is to end.
     pub notice: Option<Notice>,
+    /// The one transmission that made it and was answered with it, for a plain acquire: only this may undo it.
+    pub transmission: Option<TransmissionId>,
 }
 
 /// A lease is to end: when its holder confirms, or at `ends_at`.
@@ -388,6 +398,17 @@ pub struct Waiter {
     pub since: ClusterTime,
     /// Until when; `None` for as long as its session lives.
     pub until: Option<ClusterTime>,
+    /// The transmissions that wait for it, for a plain acquire: it leaves with the last of them.
+    pub transmissions: Vec<TransmissionId>,
+}
+
+/// A nonce that can open nothing any more: its session has ended, or its acquire was refused or cancelled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UsedNonce {
+    /// The nonce.
+    pub nonce: Nonce,
+    /// Since when.
+    pub since: ClusterTime,
 }
 
 impl Waiter {
@@ -451,4 +472,6 @@ pub struct Totals {
     pub pauses: u64,
     /// Leaders that took office.
     pub leader_changes: u64,
+    /// Plain acquires whose session expired without a single renewal: their answers may never have arrived.
+    pub plain_unrenewed: u64,
 }

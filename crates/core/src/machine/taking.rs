@@ -6,9 +6,10 @@ use core::time::Duration;
 use super::Machine;
 use super::answers::Needs;
 use super::leases::Granting;
+use super::sessions::Origin;
 use super::state::ResourceNumber;
 use crate::answer::{Answer, Done, Refusal};
-use crate::command::{Acquire, AcquireBy, Mode, Policies, Wait};
+use crate::command::{Acquire, AcquireBy, Mode, Open, Policies, Wait};
 use crate::event::EndReason;
 use crate::names::ResourceName;
 use crate::numbers::SessionNumber;
@@ -23,40 +24,61 @@ impl Machine {
             AcquireBy::Session(by) => self.numbered(by, Needs::Live, |machine, session| {
                 machine.acquire_for(session, by.number, &acquire)
             }),
-            AcquireBy::Opening(open) => {
-                self.check_ttl(open.ttl)?;
-                self.check_policies(&acquire.policies, open.ttl)?;
-                // Refused before it opens anything: a refused acquire leaves no session behind. The resource is
-                // looked at as the new session would see it.
-                if let Some(former) = self.named_by(open.nonce) {
-                    self.settle_session(former);
-                }
-                let known = self.opened_before(&open)?;
-                if known.is_none() {
-                    let known = self.records_of(&acquire);
-                    self.settle_all(&acquire, &known)?;
-                    self.contest(&acquire, &known);
-                    if let Err(refusal) = self.grantable(&acquire, &known)
-                        && acquire.wait == Wait::No
-                    {
-                        return Err(refusal);
-                    }
-                }
-                let opened = self.open(open, true)?;
-                let answer = self.acquire_for(opened.session, None, &acquire);
-                match answer {
-                    Ok(Done::Granted { grants, .. }) => {
-                        // A repeated one may find its leases under notice, and this answer has no room for
-                        // news: then it moves no deadline, and the next renewal tells.
-                        let opened = (!self.pulse(opened.session).has_news).then_some(opened.number);
-                        Ok(Done::Granted { grants, opened })
-                    }
-                    Ok(other) => Ok(other),
-                    Err(refusal) => {
-                        self.end_if_implicit_and_idle(opened.session, EndReason::Released);
-                        Err(refusal)
-                    }
-                }
+            AcquireBy::Opening(open) => self.acquire_opening(open, &acquire),
+        }
+    }
+
+    /// An acquire that opens its own session. A refusal is final for its nonce: a copy that arrives later must not
+    /// be granted what its caller was told it did not get.
+    fn acquire_opening(&mut self, mut open: Open, acquire: &Acquire) -> Answer {
+        let origin = match (open.nonce, acquire.transmission) {
+            (None, Some(transmission)) => {
+                open.nonce = Some(transmission.nonce());
+                Origin::PlainAcquire
+            }
+            _ => Origin::Acquire,
+        };
+        let nonce = open.nonce.filter(|_| origin == Origin::Acquire);
+        let answer = self.open_and_acquire(open, origin, acquire);
+        if let (Err(_), Some(nonce)) = (&answer, nonce)
+            && self.named_by(Some(nonce)).is_none()
+        {
+            self.nonce_used(nonce);
+        }
+        answer
+    }
+
+    fn open_and_acquire(&mut self, open: Open, origin: Origin, acquire: &Acquire) -> Answer {
+        self.check_ttl(open.ttl)?;
+        self.check_policies(&acquire.policies, open.ttl)?;
+        // Refused before it opens anything: a refused acquire leaves no session behind. The resource is
+        // looked at as the new session would see it.
+        if let Some(former) = self.named_by(open.nonce) {
+            self.settle_session(former);
+        }
+        let known = self.opened_before(&open)?;
+        if known.is_none() {
+            let known = self.records_of(acquire);
+            self.settle_all(acquire, &known)?;
+            self.contest(acquire, &known);
+            if let Err(refusal) = self.grantable(acquire, &known)
+                && acquire.wait == Wait::No
+            {
+                return Err(refusal);
+            }
+        }
+        let opened = self.open(open, origin)?;
+        match self.acquire_for(opened.session, None, acquire) {
+            Ok(Done::Granted { grants, .. }) => {
+                // A repeated one may find its leases under notice, and this answer has no room for
+                // news: then it moves no deadline, and the next renewal tells.
+                let opened = (!self.pulse(opened.session).has_news).then_some(opened.number);
+                Ok(Done::Granted { grants, opened })
+            }
+            Ok(other) => Ok(other),
+            Err(refusal) => {
+                self.end_if_implicit_and_idle(opened.session, EndReason::Released);
+                Err(refusal)
             }
         }
     }
@@ -154,6 +176,8 @@ impl Machine {
         match self.grantable(acquire, &known) {
             Ok(()) => {
                 self.tokens_left(acquire.resources.len())?;
+                // A session of its own ends with the undo of its one transmission; no lease need name it.
+                let transmission = acquire.transmission.filter(|_| !self.session(session).plain);
                 let pairs = acquire.resources.iter().zip(&known);
                 let numbers: Vec<ResourceNumber> =
                     pairs.map(|(name, known)| known.unwrap_or_else(|| self.named(name))).collect();
@@ -172,6 +196,7 @@ impl Machine {
                                 fences: &acquire.fences,
                                 waited: Duration::ZERO,
                                 number,
+                                transmission,
                             },
                         )
                     })
@@ -206,11 +231,14 @@ impl Machine {
                 if all.iter().all(|number| same_mode(self, number))
                     && (number.is_none() || acquire.policies.reentrant) =>
             {
-                if number.is_some() {
-                    for resource in &all {
-                        let hold =
-                            self.resource_mut(*resource).hold_of_mut(session).expect("held, as found above");
+                for resource in &all {
+                    let hold =
+                        self.resource_mut(*resource).hold_of_mut(session).expect("held, as found above");
+                    if number.is_some() {
                         hold.reentered += 1;
+                    } else if let Some(more) = &mut hold.more {
+                        // Somebody else is answered with it now: the transmission that made it may not undo it.
+                        more.transmission.take_if(|made_by| acquire.transmission != Some(*made_by));
                     }
                 }
                 let grants =
@@ -225,27 +253,32 @@ impl Machine {
     /// line once, because it can hold each resource once. A caller without numbers may be repeating
     /// itself; anything else is a second acquire.
     fn waits_already(
-        &self,
+        &mut self,
         session: SessionNumber,
         number: Option<u64>,
         acquire: &Acquire,
         asked: &[Option<ResourceNumber>],
     ) -> Option<Answer> {
         let waiters = &self.session(session).more.as_ref()?.waiters;
-        waiters.iter().find_map(|place| {
-            let waiter = self.waiter(*place);
+        let (waiter, twice, repeats) = waiters.iter().find_map(|number_in_line| {
+            let waiter = self.waiter(*number_in_line);
             let twice =
                 asked.iter().flatten().copied().find(|resource| waiter.resources.contains(resource))?;
             let repeats = number.is_none()
                 && waiter.number.is_none()
                 && waiter.mode == acquire.mode
                 && asked.iter().copied().eq(waiter.resources.iter().copied().map(Some));
-            Some(if repeats {
-                Ok(self.queued_answer(*place))
-            } else {
-                Err(self.held_refusal(twice, Duration::ZERO))
-            })
-        })
+            Some((*number_in_line, twice, repeats))
+        })?;
+        if !repeats {
+            return Some(Err(self.held_refusal(twice, Duration::ZERO)));
+        }
+        if let Some(transmission) = acquire.transmission.filter(|_| !self.session(session).plain)
+            && let Err(refusal) = self.attach_transmission(waiter, transmission)
+        {
+            return Some(Err(refusal));
+        }
+        Some(Ok(self.queued_answer(waiter)))
     }
 
     /// How many leases a session will have more if everything that it waits for is granted.

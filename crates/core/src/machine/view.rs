@@ -355,17 +355,6 @@ impl Machine {
         })
     }
 
-    /// Whether an acquire of this session, named by its number or else by what it asked for, stands in line.
-    pub fn waits(&self, session: SessionNumber, number: Option<u64>, resources: &[ResourceName]) -> bool {
-        let waiters =
-            self.state.sessions.get(session).and_then(|session| session.more.as_ref()).map(|m| &m.waiters);
-        waiters.into_iter().flatten().any(|waiter| {
-            let Some(view) = self.waiter_view(*waiter) else { return false };
-            let waiter = self.waiter(*waiter);
-            waiter.number == number && (number.is_some() || view.resources == resources)
-        })
-    }
-
     /// One register; its value is `None` if it does not exist.
     pub fn register(&self, key: &RegisterKey) -> Register {
         self.shown(key)
@@ -497,6 +486,7 @@ mod tests {
             wait: Wait::No,
             policies: Policies::default(),
             fences: vec![],
+            transmission: None,
         }))
     }
 

@@ -13,10 +13,11 @@ use super::deadlines::Due;
 use super::leases::Granting;
 use super::state::{Place, Resource, ResourceNumber, Waiter, WaiterNumber};
 use super::{Contradiction, Machine};
-use crate::answer::{Answer, Done, Grant, Refusal};
+use crate::answer::{Answer, Done, Grant, Refusal, Resolved, WaitKey};
 use crate::command::{Acquire, Wait};
 use crate::event::{EndReason, EventKind};
-use crate::numbers::{SessionNumber, Slot};
+use crate::limits::TRANSMISSIONS_PER_WAITER_MAX;
+use crate::numbers::{SessionNumber, Slot, TransmissionId};
 
 impl Resource {
     fn first_in_line(&self) -> Option<Place> {
@@ -81,6 +82,11 @@ impl Machine {
             fences: acquire.fences.clone(),
             since: self.state.time,
             until,
+            transmissions: acquire
+                .transmission
+                .into_iter()
+                .filter(|_| !self.session(session).plain)
+                .collect(),
         };
         let place = waiter.place(waiter_number);
         let holder = self.session(session).holder.clone();
@@ -190,6 +196,11 @@ impl Machine {
     /// Grants a waiter everything that it waits for.
     pub(super) fn grant_waiter(&mut self, number: WaiterNumber, slot: Option<Slot>) -> Vec<Grant> {
         let waiter = self.take_from_line(number);
+        // Undone only by the one transmission that made it: with several, another may have been answered with it.
+        let transmission = match waiter.transmissions[..] {
+            [transmission] => Some(transmission),
+            _ => None,
+        };
         // Never zero: who waited hears of the grant by push, and is known by having waited at all.
         let waited = self.state.time.since(waiter.since).max(Duration::from_micros(1));
         let grants: Vec<Grant> = waiter
@@ -206,13 +217,30 @@ impl Machine {
                         fences: &waiter.fences,
                         waited,
                         number: waiter.number,
+                        transmission,
                     },
                 )
             })
             .collect();
         let answer = Ok(Done::Granted { grants: grants.clone(), opened: None });
         self.remember_if_awaited(waiter.session, waiter.number, &answer);
+        self.resolve(&waiter, answer);
         grants
+    }
+
+    /// The wait of an acquire is over: everyone who waits for it is answered this.
+    fn resolve(&mut self, waiter: &Waiter, answer: Answer) {
+        let session = self.session(waiter.session);
+        let own = match (waiter.number, session.nonce) {
+            (Some(number), _) => Some(WaitKey::Number(waiter.session, number)),
+            (None, Some(nonce)) if session.implicit => Some(WaitKey::Nonce(nonce)),
+            (None, _) => None,
+        };
+        for transmission in &waiter.transmissions {
+            let key = WaitKey::Transmission(*transmission);
+            self.resolved.push(Resolved { key, answer: answer.clone() });
+        }
+        self.resolved.extend(own.map(|key| Resolved { key, answer }));
     }
 
     /// Takes a waiter out of every line. Whoever stood behind it may now be first.
@@ -230,9 +258,10 @@ impl Machine {
         waiter
     }
 
-    /// Takes a waiter out of every line without a grant.
-    pub(super) fn leave_line(&mut self, number: WaiterNumber, why: EndReason) {
+    /// Takes a waiter out of every line without a grant; `answer` is what those who wait for it are answered.
+    pub(super) fn leave_line(&mut self, number: WaiterNumber, why: EndReason, answer: Answer) {
         let waiter = self.take_from_line(number);
+        self.resolve(&waiter, answer);
         let holder = self.session(waiter.session).holder.clone();
         for resource in &waiter.resources {
             let resource = self.resource(*resource);
@@ -259,8 +288,9 @@ impl Machine {
         let (session, acquire_number, first) = (waiter.session, waiter.number, waiter.resources[0]);
         let waited = self.state.time.since(waiter.since);
         let refusal = self.blocking_refusal(number, first, waited);
-        self.leave_line(number, EndReason::Expired);
-        self.remember_if_awaited(session, acquire_number, &Err(refusal));
+        let answer = Err(refusal);
+        self.remember_if_awaited(session, acquire_number, &answer);
+        self.leave_line(number, EndReason::Expired, answer);
         self.end_if_implicit_and_idle(session, EndReason::Expired);
         1
     }
@@ -272,12 +302,43 @@ impl Machine {
         self.held_refusal(blocking.unwrap_or(first), waited)
     }
 
+    /// One more transmission of a plain acquire waits for what this waiter waits for.
+    pub(super) fn attach_transmission(
+        &mut self,
+        number: WaiterNumber,
+        transmission: TransmissionId,
+    ) -> Result<(), Refusal> {
+        let waiter = self.state.waiters.get_mut(number).expect("a waiter that is named by a record exists");
+        if waiter.transmissions.contains(&transmission) {
+            return Ok(());
+        }
+        if waiter.transmissions.len() >= TRANSMISSIONS_PER_WAITER_MAX as usize {
+            return Err(Self::limit("transmissions_per_waiter_max", TRANSMISSIONS_PER_WAITER_MAX));
+        }
+        waiter.transmissions.push(transmission);
+        Ok(())
+    }
+
+    /// The caller of this transmission has hung up: the waiter leaves with the last of them. False if it was not
+    /// among them.
+    pub(super) fn detach_transmission(&mut self, number: WaiterNumber, transmission: TransmissionId) -> bool {
+        let waiter = self.state.waiters.get_mut(number).expect("a waiter that is named by a record exists");
+        let Some(at) = waiter.transmissions.iter().position(|known| *known == transmission) else {
+            return false;
+        };
+        waiter.transmissions.remove(at);
+        if waiter.transmissions.is_empty() {
+            self.leave_line(number, EndReason::Released, Err(Refusal::Cancelled { released: false }));
+        }
+        true
+    }
+
     /// Takes all waiters of a session out of their lines; `answer` is what their acquires will be told.
     pub(super) fn drop_waiters(&mut self, session: SessionNumber, why: EndReason, answer: &Answer) {
         let waiters = self.session(session).more.as_ref().map(|more| more.waiters.clone());
         for waiter in waiters.into_iter().flatten() {
             let number = self.waiter(waiter).number;
-            self.leave_line(waiter, why);
+            self.leave_line(waiter, why, answer.clone());
             self.remember_if_awaited(session, number, answer);
         }
     }

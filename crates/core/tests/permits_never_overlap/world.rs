@@ -355,6 +355,7 @@ impl World {
                 wait: Wait::For(Duration::from_secs(1)),
                 policies: Policies::default(),
                 fences: vec![],
+                transmission: None,
             })),
             What::Release { session, token } => {
                 Command::Release { by: Caller::unnumbered(session), resource, token: Some(token) }

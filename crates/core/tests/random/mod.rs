@@ -56,11 +56,22 @@ pub struct Generator {
     /// Renewal numbers so far; they rise over all sessions, which does no harm.
     renewals: u64,
     drawn: u64,
+    /// The newest nonce; those just before it are drawn again.
+    nonces: u64,
+    transmissions: u64,
 }
 
 impl Generator {
     pub fn new(seed: u64) -> Self {
-        Generator { random: Random::new(seed), sessions: vec![], sent: vec![], renewals: 0, drawn: 0 }
+        Generator {
+            random: Random::new(seed),
+            sessions: vec![],
+            sent: vec![],
+            renewals: 0,
+            drawn: 0,
+            nonces: 0,
+            transmissions: 0,
+        }
     }
 
     /// The next entry for this machine, and what it answered.
@@ -163,7 +174,12 @@ impl Generator {
                 Command::Close { by, why }
             }
             (12..46, Some(by)) => Command::Acquire(Box::new(self.acquire(by))),
-            (46..52, Some(by)) => {
+            (46, _) => Command::CancelNonce { nonce: self.nonce() },
+            (47, by) => {
+                let session = by.filter(|_| self.random.chance(60)).map(|by| by.session);
+                Command::Undo { session, transmission: self.transmission(false) }
+            }
+            (48..52, Some(by)) => {
                 let last = by.number.unwrap_or(1);
                 let acquire = (last + 2).saturating_sub(self.random.below(6) as u64);
                 Command::Cancel { by, acquire }
@@ -211,7 +227,7 @@ impl Generator {
         self.drawn += 1;
         self.renewals += 1;
         let ttl = self.random.pick(&[2_000, 5_000, 5_000, 10_000, 10_000, 100]);
-        let nonce = self.random.chance(60).then(|| Nonce::new([self.random.below(4) as u8; 16]));
+        let nonce = self.random.chance(60).then(|| self.nonce());
         let mut secret = [0; 16];
         secret[..8].copy_from_slice(&self.drawn.to_be_bytes());
         Open {
@@ -221,6 +237,23 @@ impl Generator {
             secret: Secret::new(secret),
             number: self.renewals,
         }
+    }
+
+    /// A nonce: a new one, or one that was drawn not long ago.
+    fn nonce(&mut self) -> Nonce {
+        self.nonces += u64::from(self.random.chance(40));
+        let mut bits = [0; 16];
+        bits[8..].copy_from_slice(&self.nonces.saturating_sub(self.random.below(4) as u64).to_be_bytes());
+        Nonce::new(bits)
+    }
+
+    /// A transmission: a new one, or one that was drawn not long ago.
+    fn transmission(&mut self, new: bool) -> TransmissionId {
+        self.transmissions += u64::from(new);
+        let back = if new { 0 } else { self.random.below(5) as u64 };
+        let mut bits = [1; 16];
+        bits[8..].copy_from_slice(&self.transmissions.saturating_sub(back).to_be_bytes());
+        TransmissionId::new(bits)
     }
 
     fn resource(&mut self) -> ResourceName {
@@ -268,7 +301,12 @@ impl Generator {
             reentrant: self.random.chance(15),
         };
         let fences = if self.random.chance(15) { vec![self.fence()] } else { vec![] };
-        Acquire { by, resources, mode, wait, policies, fences }
+        let plain = match &by {
+            AcquireBy::Session(by) => by.number.is_none(),
+            AcquireBy::Opening(open) => open.nonce.is_none(),
+        };
+        let transmission = (plain && self.random.chance(70)).then(|| self.transmission(true));
+        Acquire { by, resources, mode, wait, policies, fences, transmission }
     }
 
     /// A token that is or was somewhere.

@@ -166,32 +166,51 @@ impl Model {
             AcquireBy::Session(by) => {
                 self.numbered(by, true, |model, session| model.acquire_for(session, by.number, &acquire))
             }
-            AcquireBy::Opening(open) => {
-                Self::check_ttl(open.ttl)?;
-                Self::check_policies(&acquire.policies, open.ttl)?;
-                let number = open.number;
-                if self.opened_before(&open)?.is_none() {
-                    self.check_kinds(&acquire)?;
-                    self.contest(&acquire);
-                    if acquire.wait == Wait::No {
-                        self.grantable(&acquire)?;
-                    }
+            AcquireBy::Opening(mut open) => {
+                let plain = open.nonce.is_none() && acquire.transmission.is_some();
+                let nonce = open.nonce;
+                open.nonce = nonce.or(acquire.transmission.map(|transmission| transmission.nonce()));
+                let answer = self.open_and_acquire(open, plain, &acquire);
+                // A refusal is final for its nonce.
+                if let (Err(_), Some(nonce)) = (&answer, nonce)
+                    && self.opened_with(nonce).is_none()
+                {
+                    self.used_nonces.push(nonce);
                 }
-                let session = self.open(open, true)?;
-                match self.acquire_for(session, None, &acquire) {
-                    Ok(Done::Granted { grants, .. }) => {
-                        let noticed = self.leases_of_session(session).iter().any(|l| l.notice.is_some());
-                        let news = noticed || !self.session(session).news.is_empty();
-                        Ok(Done::Granted { grants, opened: (!news).then_some(number) })
-                    }
-                    Err(refusal) => {
-                        self.end_if_implicit_and_idle(session, EndReason::Released);
-                        Err(refusal)
-                    }
-                    queued => queued,
-                }
+                answer
             }
         }
+    }
+
+    fn open_and_acquire(&mut self, open: Open, plain: bool, acquire: &Acquire) -> Answer {
+        Self::check_ttl(open.ttl)?;
+        Self::check_policies(&acquire.policies, open.ttl)?;
+        let number = open.number;
+        if self.opened_before(&open)?.is_none() {
+            self.check_kinds(acquire)?;
+            self.contest(acquire);
+            if acquire.wait == Wait::No {
+                self.grantable(acquire)?;
+            }
+        }
+        let session = self.open(open, true, plain)?;
+        match self.acquire_for(session, None, acquire) {
+            Ok(Done::Granted { grants, .. }) => {
+                let noticed = self.leases_of_session(session).iter().any(|l| l.notice.is_some());
+                let news = noticed || !self.session(session).news.is_empty();
+                Ok(Done::Granted { grants, opened: (!news).then_some(number) })
+            }
+            Err(refusal) => {
+                self.end_if_implicit_and_idle(session, EndReason::Released);
+                Err(refusal)
+            }
+            queued => queued,
+        }
+    }
+
+    /// The transmission that a waiter or lease of this session names; a session of its own needs none.
+    fn named_transmission(&self, session: u64, acquire: &Acquire) -> Option<TransmissionId> {
+        acquire.transmission.filter(|_| !self.session(session).plain)
     }
 
     fn check_policies(policies: &Policies, ttl: Duration) -> Result<(), Refusal> {
@@ -270,23 +289,33 @@ impl Model {
                 return Err(self.held(first.resource, Duration::ZERO));
             };
             let grants = all.iter().map(|lease| self.grant_of(lease, Duration::ZERO)).collect();
-            if number.is_some() {
-                for i in asked.into_iter().flatten() {
-                    self.lease_of_mut(i, session).reentered += 1;
+            for i in asked.into_iter().flatten() {
+                let lease = self.lease_of_mut(i, session);
+                if number.is_some() {
+                    lease.reentered += 1;
+                } else if lease.transmission != acquire.transmission {
+                    lease.transmission = None;
                 }
             }
             return Ok(Done::Granted { grants, opened: None });
         }
-        for waiter in self.waiters.iter().filter(|waiter| waiter.session == session) {
+        let named = self.named_transmission(session, acquire);
+        for at in 0..self.waiters.len() {
+            let waiter = &self.waiters[at];
+            if waiter.session != session {
+                continue;
+            }
             let twice = asked.iter().flatten().find(|i| waiter.resources.contains(i));
             if let Some(twice) = twice {
                 let same = waiter.resources.iter().copied().map(Some).collect::<Vec<_>>() == asked
                     && waiter.mode == acquire.mode;
-                return if same && number.is_none() && waiter.number.is_none() {
-                    Ok(self.queued(waiter.arrival))
-                } else {
-                    Err(self.held(*twice, Duration::ZERO))
-                };
+                if !(same && number.is_none() && waiter.number.is_none()) {
+                    return Err(self.held(*twice, Duration::ZERO));
+                }
+                let arrival = waiter.arrival;
+                let transmissions = &mut self.waiters[at].transmissions;
+                transmissions.extend(named.filter(|named| !transmissions.contains(named)));
+                return Ok(self.queued(arrival));
             }
         }
 
@@ -310,6 +339,7 @@ impl Model {
                         Wait::For(length) => Some(self.time.plus(length)),
                         _ => None,
                     },
+                    transmissions: named.into_iter().collect(),
                 });
                 Ok(self.queued(self.arrived))
             }
@@ -319,6 +349,7 @@ impl Model {
                     .into_iter()
                     .map(|i| {
                         self.grant(i, session, acquire.mode, None, acquire.policies, &acquire.fences);
+                        self.lease_of_mut(i, session).transmission = named;
                         let lease = self.lease_of(i, session).expect("just granted");
                         self.grant_of(lease, Duration::ZERO)
                     })
@@ -371,6 +402,7 @@ impl Model {
             policies,
             reentered: 0,
             notice: None,
+            transmission: None,
         });
         let revision = self.raise();
         self.session_mut(session).last_lease_revision = revision;
@@ -384,12 +416,29 @@ impl Model {
         let mut grants = Vec::new();
         for i in &waiter.resources {
             self.grant(*i, waiter.session, waiter.mode, slot, waiter.policies, &waiter.fences);
+            if let [transmission] = waiter.transmissions[..] {
+                self.lease_of_mut(*i, waiter.session).transmission = Some(transmission);
+            }
             let lease = self.lease_of(*i, waiter.session).expect("just granted");
             grants.push(self.grant_of(lease, waited));
         }
         let answer = Ok(Done::Granted { grants: grants.clone(), opened: None });
-        self.remember_if_awaited(waiter.session, waiter.number, answer);
+        self.remember_if_awaited(waiter.session, waiter.number, answer.clone());
+        self.resolve(&waiter, answer);
         grants
+    }
+
+    /// Everyone who waits for this acquire is answered.
+    fn resolve(&mut self, waiter: &Waiter, answer: Answer) {
+        let session = self.session(waiter.session);
+        let mut keys: Vec<WaitKey> =
+            waiter.transmissions.iter().copied().map(WaitKey::Transmission).collect();
+        match (waiter.number, session.nonce) {
+            (Some(number), _) => keys.push(WaitKey::Number(session.id.number, number)),
+            (None, Some(nonce)) if session.implicit => keys.push(WaitKey::Nonce(nonce)),
+            _ => {}
+        }
+        self.resolved.extend(keys.into_iter().map(|key| Resolved { key, answer: answer.clone() }));
     }
 
     /// Grants whatever can be granted to those in line, in the one order over all lines, until nobody can
@@ -429,8 +478,10 @@ impl Model {
             .all(|i| self.is_first(*i, waiter) && self.has_room(*i, waiter.mode) && self.rests(*i).is_none())
     }
 
-    pub(super) fn leave_line(&mut self, arrival: u64) {
-        self.waiters.retain(|waiter| waiter.arrival != arrival);
+    pub(super) fn leave_line(&mut self, arrival: u64, answer: Answer) {
+        let at = self.waiters.iter().position(|waiter| waiter.arrival == arrival).expect("it waits");
+        let waiter = self.waiters.remove(at);
+        self.resolve(&waiter, answer);
         self.raise();
     }
 
@@ -440,8 +491,8 @@ impl Model {
         let held = |i: &&usize| self.leases_on(**i).iter().any(|lease| self.counts(lease));
         let blocking = *waiter.resources.iter().find(held).unwrap_or(&waiter.resources[0]);
         let refusal = self.held(blocking, waited);
-        self.leave_line(arrival);
-        self.remember_if_awaited(waiter.session, waiter.number, Err(refusal));
+        self.remember_if_awaited(waiter.session, waiter.number, Err(refusal.clone()));
+        self.leave_line(arrival, Err(refusal));
         self.end_if_implicit_and_idle(waiter.session, EndReason::Expired);
     }
 

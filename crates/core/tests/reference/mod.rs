@@ -29,6 +29,10 @@ pub struct Model {
     /// All waiters, in the order of their arrival.
     waiters: Vec<Waiter>,
     registers: Vec<RegisterRecord>,
+    /// Nonces that can open nothing any more; the reference never forgets one.
+    used_nonces: Vec<Nonce>,
+    /// The waits that the entry being applied has ended.
+    pub resolved: Vec<Resolved>,
 }
 
 #[derive(Clone)]
@@ -38,6 +42,7 @@ struct Session {
     ttl: Duration,
     nonce: Option<Nonce>,
     implicit: bool,
+    plain: bool,
     opened_at: ClusterTime,
     deadline: ClusterTime,
     number: u64,
@@ -53,7 +58,7 @@ struct Session {
 #[derive(Clone)]
 enum Remembered {
     Waiting(u64),
-    Cancelled,
+    Cancelled(bool),
     Answered(Answer),
 }
 
@@ -84,6 +89,7 @@ struct Lease {
     policies: Policies,
     reentered: u32,
     notice: Option<(EndReason, ClusterTime)>,
+    transmission: Option<TransmissionId>,
 }
 
 #[derive(Clone)]
@@ -97,6 +103,7 @@ struct Waiter {
     fences: Vec<FenceName>,
     since: ClusterTime,
     until: Option<ClusterTime>,
+    transmissions: Vec<TransmissionId>,
 }
 
 struct RegisterRecord {
@@ -137,12 +144,15 @@ impl Model {
             leases: vec![],
             waiters: vec![],
             registers: vec![],
+            used_nonces: vec![],
+            resolved: vec![],
         }
     }
 
     /// The design's order within an entry, word for word.
     pub fn apply(&mut self, entry: &Entry) -> (Vec<RenewalAnswer>, Vec<Answer>) {
         let at = entry.at.max(self.time);
+        self.resolved.clear();
         let renewed: Vec<bool> = entry.renewals.iter().map(|renewal| self.renew(renewal, at)).collect();
         self.time = at;
         self.end_everything_due();
@@ -160,7 +170,7 @@ impl Model {
         match command.clone() {
             Command::Open(open) => {
                 let number = open.number;
-                let session = self.open(open, false)?;
+                let session = self.open(open, false, false)?;
                 let session = self.session(session);
                 Ok(Done::Opened {
                     session: session.id,
@@ -177,6 +187,8 @@ impl Model {
             }
             Command::Acquire(acquire) => self.acquire(*acquire),
             Command::Cancel { by, acquire } => self.cancel(by, acquire),
+            Command::CancelNonce { nonce } => self.cancel_nonce(nonce),
+            Command::Undo { session, transmission } => self.undo(session, transmission),
             Command::Release { by, resource, token } => self.numbered(by, false, |model, session| {
                 let released = model.give_back(session, &resource, token);
                 model.end_if_implicit_and_idle(session, EndReason::Released);
@@ -321,11 +333,11 @@ impl Model {
     }
 
     fn opened_before(&self, open: &Open) -> Result<Option<u64>, Refusal> {
-        let found = self.sessions.iter().find(|session| {
-            open.nonce.is_some() && session.nonce == open.nonce && self.is_live(session.id.number.get())
-        });
-        match found {
+        let Some(nonce) = open.nonce else { return Ok(None) };
+        match self.sessions.iter().find(|session| session.nonce == Some(nonce)) {
+            None if self.used_nonces.contains(&nonce) => Err(Refusal::NonceUsed),
             None => Ok(None),
+            Some(session) if !self.is_live(session.id.number.get()) => Err(Refusal::NonceUsed),
             Some(session) if session.holder == open.holder && session.ttl == open.ttl => {
                 Ok(Some(session.id.number.get()))
             }
@@ -335,7 +347,7 @@ impl Model {
         }
     }
 
-    fn open(&mut self, open: Open, implicit: bool) -> Result<u64, Refusal> {
+    fn open(&mut self, open: Open, implicit: bool, plain: bool) -> Result<u64, Refusal> {
         Self::check_ttl(open.ttl)?;
         let deadline = self.time.plus(open.ttl);
         if let Some(number) = self.opened_before(&open)? {
@@ -343,11 +355,6 @@ impl Model {
             session.deadline = deadline;
             session.number = session.number.max(open.number);
             return Ok(number);
-        }
-        for session in &mut self.sessions {
-            if session.nonce == open.nonce {
-                session.nonce = None;
-            }
         }
         self.opened += 1;
         self.raise();
@@ -357,6 +364,7 @@ impl Model {
             ttl: open.ttl,
             nonce: open.nonce,
             implicit,
+            plain,
             opened_at: self.time,
             deadline,
             number: open.number,
@@ -371,16 +379,24 @@ impl Model {
     }
 
     fn end_session(&mut self, number: u64, why: EndReason) {
-        while let Some(waiter) = self.waiters.iter().find(|waiter| waiter.session == number) {
-            self.leave_line(waiter.arrival);
-        }
+        self.drop_waiters(number, Err(Refusal::UnknownSession));
         while let Some(lease) = self.leases_of_session(number).first() {
             let (resource, session) = (lease.resource, lease.session);
             self.end_lease(resource, session, why, false, true);
         }
         self.drop_ephemerals(number);
+        let session = self.session(number);
+        let used = session.nonce.filter(|_| !session.plain);
+        self.used_nonces.extend(used);
         self.sessions.retain(|session| session.id.number.get() != number);
         self.raise();
+    }
+
+    fn drop_waiters(&mut self, session: u64, answer: Answer) {
+        while let Some(waiter) = self.waiters.iter().find(|waiter| waiter.session == session).cloned() {
+            self.leave_line(waiter.arrival, answer.clone());
+            self.remember_if_awaited(session, waiter.number, answer.clone());
+        }
     }
 
     fn end_if_implicit_and_idle(&mut self, number: u64, why: EndReason) {
@@ -443,10 +459,7 @@ impl Model {
         if let (None, Some(hard_limit)) = (self.session(number).lapsed, self.hard_limit(number)) {
             self.session_mut(number).lapsed = Some(hard_limit);
             self.raise();
-            while let Some(waiter) = self.waiters.iter().find(|waiter| waiter.session == number).cloned() {
-                self.leave_line(waiter.arrival);
-                self.remember_if_awaited(number, waiter.number, Err(Refusal::Lapsed));
-            }
+            self.drop_waiters(number, Err(Refusal::Lapsed));
             for lease in self.leases_of_session(number) {
                 if lease.policies.hard_limit.is_none() {
                     self.end_lease(lease.resource, number, EndReason::Expired, false, false);
@@ -472,7 +485,18 @@ impl Model {
         let session = self.session_mut(number);
         session.floor = session.floor.max(by.lowest_awaited);
         let floor = session.floor;
-        session.answers.retain(|(n, _)| *n >= floor);
+        let (mut forgotten, kept): (Vec<_>, Vec<_>) =
+            session.answers.drain(..).partition(|(n, _)| *n < floor);
+        session.answers = kept;
+        forgotten.sort_by_key(|(n, _)| *n);
+        // Nobody awaits these any more: their waits end, and those behind them go before this command.
+        for (_, remembered) in forgotten {
+            if let Remembered::Waiting(arrival) = remembered {
+                self.leave_line(arrival, Err(Refusal::Cancelled { released: false }));
+            }
+        }
+        self.serve();
+        let session = self.session_mut(number);
         if let Some(n) = by.number {
             if n < floor {
                 return Err(Refusal::ForgottenNumber { number: n });
@@ -480,7 +504,7 @@ impl Model {
             let remembered = session.answers.iter().find(|(known, _)| *known == n).cloned();
             match remembered {
                 Some((_, Remembered::Waiting(arrival))) => return Ok(self.queued(arrival)),
-                Some((_, Remembered::Cancelled)) => return Err(Refusal::Cancelled),
+                Some((_, Remembered::Cancelled(released))) => return Err(Refusal::Cancelled { released }),
                 Some((_, Remembered::Answered(mut answer))) => {
                     if let Ok(Done::Granted { grants, .. }) = &mut answer {
                         grants.iter_mut().for_each(|grant| grant.fences = self.fence_set(&grant.resource));
@@ -530,7 +554,9 @@ impl Model {
             let mut released = false;
             match known.map(|(_, remembered)| remembered) {
                 None => {}
-                Some(Remembered::Waiting(arrival)) => model.leave_line(arrival),
+                Some(Remembered::Waiting(arrival)) => {
+                    model.leave_line(arrival, Err(Refusal::Cancelled { released: false }));
+                }
                 Some(Remembered::Answered(Ok(Done::Granted { grants, .. }))) => {
                     for grant in grants {
                         released |= model.give_back(session, &grant.resource, Some(grant.token));
@@ -538,10 +564,66 @@ impl Model {
                 }
                 Some(_) => return Ok(Done::Cancelled { released }),
             }
-            model.remember(session, acquire, Remembered::Cancelled);
+            model.remember(session, acquire, Remembered::Cancelled(released));
             model.end_if_implicit_and_idle(session, EndReason::Released);
             Ok(Done::Cancelled { released })
         })
+    }
+
+    fn opened_with(&self, nonce: Nonce) -> Option<&Session> {
+        self.sessions.iter().find(|session| session.nonce == Some(nonce))
+    }
+
+    fn cancel_nonce(&mut self, nonce: Nonce) -> Answer {
+        match self.opened_with(nonce) {
+            None => {
+                self.used_nonces.push(nonce);
+                Ok(Done::Cancelled { released: false })
+            }
+            Some(session) if !session.implicit => Err(Refusal::Invalid(
+                "this nonce opened a session and acquired nothing; close the session by its id",
+            )),
+            Some(session) => Ok(Done::Cancelled { released: self.end_cancelled(session.id.number.get()) }),
+        }
+    }
+
+    fn end_cancelled(&mut self, session: u64) -> bool {
+        let released = self.leases.iter().any(|lease| lease.session == session);
+        self.drop_waiters(session, Err(Refusal::Cancelled { released: false }));
+        self.end_session(session, EndReason::Released);
+        released
+    }
+
+    fn undo(&mut self, session: Option<SessionId>, transmission: TransmissionId) -> Answer {
+        let Some(id) = session else {
+            let Some(session) = self.opened_with(transmission.nonce()) else {
+                self.used_nonces.push(transmission.nonce());
+                return Ok(Done::Cancelled { released: false });
+            };
+            let (plain, number) = (session.plain, session.id.number.get());
+            return Ok(Done::Cancelled { released: plain && self.end_cancelled(number) });
+        };
+        let session = self.known(id)?;
+        let attached =
+            |waiter: &&mut Waiter| waiter.session == session && waiter.transmissions.contains(&transmission);
+        if let Some(waiter) = self.waiters.iter_mut().find(attached) {
+            waiter.transmissions.retain(|known| *known != transmission);
+            let (arrival, alone) = (waiter.arrival, waiter.transmissions.is_empty());
+            if alone {
+                self.leave_line(arrival, Err(Refusal::Cancelled { released: false }));
+            }
+            self.end_if_implicit_and_idle(session, EndReason::Released);
+            return Ok(Done::Cancelled { released: false });
+        }
+        let mut released = false;
+        for lease in self.leases_of_session(session) {
+            if lease.transmission == Some(transmission) {
+                let name = self.resources[lease.resource].name.clone();
+                released |= self.give_back(session, &name, Some(lease.token));
+            }
+        }
+        self.end_if_implicit_and_idle(session, EndReason::Released);
+        Ok(Done::Cancelled { released })
     }
 
     // What can be seen.

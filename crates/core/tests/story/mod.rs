@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tenure_core::{Answer, ClusterTime, Command, Done, Entry, Machine, Renewal, SessionId, WallTime};
+use tenure_core::{
+    Answer, ClusterTime, Command, Done, Entry, Machine, Renewal, SessionId, WaitKey, WallTime,
+};
 
 /// One story being told: the machine, and the names that its text uses.
 pub struct Story {
@@ -69,11 +71,25 @@ impl Story {
             }
             writeln!(out, "{}", self.event(&event.kind)).unwrap();
         }
+        // A wait that ended with a grant shows as that.
+        for resolved in applied.resolved.iter().filter(|resolved| resolved.answer.is_err()) {
+            writeln!(out, "=> {}: {}", self.wait_key(&resolved.key), self.answer(&resolved.answer)).unwrap();
+        }
         for answer in &applied.renewals {
             writeln!(out, "-> {}", self.renewal_answer(answer)).unwrap();
         }
         for answer in &applied.answers {
             writeln!(out, "-> {}", self.answer(answer)).unwrap();
+        }
+    }
+
+    /// Who waited, as the story calls it.
+    fn wait_key(&self, key: &WaitKey) -> String {
+        let word = |bits: &[u8]| String::from_utf8_lossy(bits).trim_end_matches('\0').to_owned();
+        match key {
+            WaitKey::Number(session, number) => format!("{} number={number}", self.name_of(*session)),
+            WaitKey::Nonce(nonce) => format!("nonce={}", word(nonce.as_bytes())),
+            WaitKey::Transmission(id) => format!("transmission={}", word(id.as_bytes())),
         }
     }
 

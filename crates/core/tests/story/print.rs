@@ -252,7 +252,9 @@ impl Story {
                 guard.as_ref().map_or_else(String::new, |guard| format!("guard={guard}"))
             ),
             Refusal::ForgottenNumber { number } => format!("forgotten_number  number={number}"),
-            Refusal::Cancelled => "cancelled".into(),
+            Refusal::Cancelled { released: false } => "cancelled".into(),
+            Refusal::Cancelled { released: true } => "cancelled, after it was granted".into(),
+            Refusal::NonceUsed => "nonce_used".into(),
             Refusal::Limit { limit, max } => format!("limit  {limit}={max}"),
             Refusal::InvalidTtl { ttl, min, max } => {
                 format!("invalid_ttl  {} is not within {} .. {}", length(*ttl), length(*min), length(*max))

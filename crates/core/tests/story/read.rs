@@ -76,6 +76,13 @@ fn length(text: &str) -> Read<Duration> {
     }
 }
 
+/// 128 bits that the story calls by a short word.
+fn bits(text: &str) -> [u8; 16] {
+    let mut bits = [0; 16];
+    bits[..text.len()].copy_from_slice(text.as_bytes());
+    bits
+}
+
 fn name<T: FromStr>(text: &str) -> Read<T> {
     text.parse().map_err(|_| format!("`{text}` is no name"))
 }
@@ -142,6 +149,18 @@ impl Story {
                 Command::Acquire(Box::new(acquire))
             }
             "cancel" => Command::Cancel { acquire: words.needed("acquire")?, by: self.caller(words)? },
+            "cancel_nonce" => {
+                let nonce = words.text("nonce").ok_or("nonce= is missing")?;
+                Command::CancelNonce { nonce: Nonce::new(bits(nonce)) }
+            }
+            "undo" => {
+                let transmission = words.text("transmission").ok_or("transmission= is missing")?;
+                let session = match words.plain.is_empty() {
+                    true => None,
+                    false => Some(self.id(words.next("a session")?)?),
+                };
+                Command::Undo { session, transmission: TransmissionId::new(bits(transmission)) }
+            }
             "release" => Command::Release {
                 by: self.caller(words)?,
                 resource: name(words.next("a resource")?)?,
@@ -229,11 +248,7 @@ impl Story {
         Ok(Open {
             holder: name(words.text("holder").unwrap_or(session))?,
             ttl: words.length("ttl")?.unwrap_or(Duration::from_secs(10)),
-            nonce: words.text("nonce").map(|text| {
-                let mut bits = [0; 16];
-                bits[..text.len()].copy_from_slice(text.as_bytes());
-                Nonce::new(bits)
-            }),
+            nonce: words.text("nonce").map(|text| Nonce::new(bits(text))),
             secret: Secret::new([self.drawn; 16]),
             number: self.transmission(session, words)?,
         })
@@ -285,8 +300,9 @@ impl Story {
         while let Some(fence) = words.parsed("fence")? {
             fences.push(fence);
         }
+        let transmission = words.text("transmission").map(|text| TransmissionId::new(bits(text)));
         let resources = words.plain.drain(..).map(name).collect::<Read<Vec<_>>>()?;
-        Ok(Acquire { by, resources, mode, wait, policies, fences })
+        Ok(Acquire { by, resources, mode, wait, policies, fences, transmission })
     }
 
     fn settings(&self, words: &mut Words) -> Read<Settings> {

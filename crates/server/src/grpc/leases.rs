@@ -3,26 +3,36 @@
 use tenure_core::{ResourceName, Token};
 use tenure_wire::grpc;
 use tenure_wire::proto::{self, leases_server::Leases};
+use tenure_wire::words::millis;
 use tonic::{Request, async_trait};
 
-use super::{Answer, Services, answer};
-use crate::calls::page;
+use super::{Answer, Services, answer, status};
+use crate::calls::{AcquireOutcome, page};
+use crate::delivery::Delivery;
 
 #[async_trait]
 impl Leases for Services {
     async fn acquire(&self, request: Request<proto::AcquireRequest>) -> Answer<proto::AcquireResponse> {
         let api = &self.0;
-        answer(
-            async {
-                let acquire = grpc::acquire(request.into_inner(), api.node.draw_secret())?;
-                let granted = api.acquire(acquire).await?;
-                Ok(proto::AcquireResponse {
+        let request = request.into_inner();
+        let poll_ms = request.poll_ms;
+        let acquire = grpc::acquire(request, api.node.draw_secret()).map_err(status)?;
+        match api.acquire(acquire, poll_ms).await.map_err(status)? {
+            AcquireOutcome::Granted(granted) => {
+                let mut response = tonic::Response::new(proto::AcquireResponse {
                     grants: granted.grants.iter().map(grpc::grant).collect(),
                     opened: granted.opened,
-                })
+                    queued: None,
+                });
+                response.extensions_mut().insert(Delivery::new(granted.hang_up));
+                Ok(response)
             }
-            .await,
-        )
+            AcquireOutcome::Queued { session, ttl, ahead } => {
+                let queued = proto::StillQueued { session: session.to_string(), ttl_ms: millis(ttl), ahead };
+                let queued = Some(queued);
+                Ok(tonic::Response::new(proto::AcquireResponse { grants: Vec::new(), opened: None, queued }))
+            }
+        }
     }
 
     async fn cancel(&self, request: Request<proto::CancelRequest>) -> Answer<proto::CancelResponse> {

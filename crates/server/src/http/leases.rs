@@ -1,20 +1,23 @@
 //! `/v1/leases` and `/v1/history`: who holds what, who waits, who held it before.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Request, State};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use tenure_core::state::Transition;
-use tenure_core::{Grant, LeaseView, ResourceName, Scope, Token};
-use tenure_wire::words::calendar;
+use tenure_core::{Grant, LeaseView, ResourceName, Scope, SessionId, Token};
+use tenure_wire::words::{calendar, millis};
 use tenure_wire::{ApiError, Code, Effect, json};
 
 use super::error::no_such_call;
 use super::extract::{Asked, Given, Nothing, Written, read};
 use super::{Answer, Refused};
-use crate::calls::page;
+use crate::calls::{AcquireOutcome, page};
+use crate::delivery::undone_unless_delivered;
 use crate::front::Api;
 
 #[derive(Deserialize)]
@@ -114,11 +117,16 @@ pub(super) async fn verb(
     Ok(match written.verb() {
         "acquire" => {
             let body: json::Acquire = read(request, &api).await?;
+            let poll_ms = body.poll_ms;
             let acquire = body.acquire(Some(written.resource()?), api.node.draw_secret())?;
-            let granted = api.acquire(acquire).await?;
+            let granted = match api.acquire(acquire, poll_ms).await? {
+                AcquireOutcome::Granted(granted) => granted,
+                AcquireOutcome::Queued { session, ttl, ahead } => return Ok(queued(session, ttl, ahead)),
+            };
             let grant = granted.grants.first().ok_or_else(nothing_granted)?;
             let sequencer = if asked.sequencer { Some(sequencer_of(&api, grant).await?) } else { None };
-            Json(GrantedSigned { granted: grant.into(), sequencer }).into_response()
+            let response = Json(GrantedSigned { granted: grant.into(), sequencer }).into_response();
+            undone_unless_delivered(response, granted.hang_up)
         }
         "release" => {
             let body: json::Release = read(request, &api).await?;
@@ -193,9 +201,20 @@ fn nothing_granted() -> ApiError {
 pub(super) async fn acquire_many(
     State(api): State<Arc<Api>>,
     Given(body): Given<json::Acquire>,
-) -> Answer<json::GrantedMany> {
-    let granted = api.acquire(body.acquire(None, api.node.draw_secret())?).await?;
-    Ok(Json(json::GrantedMany::new(&granted.grants).ok_or_else(nothing_granted)?))
+) -> Result<Response, Refused> {
+    let poll_ms = body.poll_ms;
+    let granted = match api.acquire(body.acquire(None, api.node.draw_secret())?, poll_ms).await? {
+        AcquireOutcome::Granted(granted) => granted,
+        AcquireOutcome::Queued { session, ttl, ahead } => return Ok(queued(session, ttl, ahead)),
+    };
+    let many = json::GrantedMany::new(&granted.grants).ok_or_else(nothing_granted)?;
+    Ok(undone_unless_delivered(Json(many).into_response(), granted.hang_up))
+}
+
+/// 202: the acquire is queued, and the same request asks again.
+fn queued(session: SessionId, ttl: Duration, ahead: u32) -> Response {
+    let body = json::Queued { queued: true, session: session.to_string(), ttl_ms: millis(ttl), ahead };
+    (StatusCode::ACCEPTED, Json(body)).into_response()
 }
 
 pub(super) async fn cancel(

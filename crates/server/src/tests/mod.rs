@@ -2,6 +2,7 @@
 //! loop, and requests handed to the front as a connection would.
 
 mod grpc;
+mod hang_up;
 mod http;
 mod input;
 mod listening;

@@ -95,11 +95,15 @@ pub(super) fn acquire_of(
         wait: wait(wait_asked),
         policies: policies(policies_asked.unwrap_or_default()),
         fences: fences.into_iter().map(FenceName::try_from).collect::<Result<_, _>>()?,
+        transmission: None,
     })
 }
 
 /// `Leases.Cancel`
 pub fn cancel(request: proto::CancelRequest) -> Result<Command, ApiError> {
+    if request.caller.is_none() && !request.nonce.is_empty() {
+        return Ok(Command::CancelNonce { nonce: nonce(&request.nonce)? });
+    }
     Ok(Command::Cancel { by: caller(request.caller)?, acquire: request.acquire })
 }
 

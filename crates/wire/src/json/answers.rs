@@ -317,6 +317,19 @@ impl GrantedMany {
     }
 }
 
+/// An acquire is queued; the same request asks again and keeps its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Queued {
+    /// Always true: tells this answer from a grant.
+    pub queued: bool,
+    /// The session that waits.
+    pub session: String,
+    /// Its TTL. Without a session of its own before, ask again well within this.
+    pub ttl_ms: u64,
+    /// How many are queued before it, over all of its resources the largest count.
+    pub ahead: u32,
+}
+
 /// An acquire was undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cancelled {

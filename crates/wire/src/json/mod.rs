@@ -21,7 +21,7 @@ use crate::error::{ApiError, Code};
 
 pub use answers::{
     ArmedBody, Cancelled, Closed, ErrorBody, Fence, Fences, Granted, GrantedMany, Histories, History, Holder,
-    Lease, LeaseNews, Leases, Released, Renewed, RenewedMany, RenewedOrError, Revoked, SessionLeases,
+    Lease, LeaseNews, Leases, Queued, Released, Renewed, RenewedMany, RenewedOrError, Revoked, SessionLeases,
     SessionOpened, SessionSummary, Sessions, TokenTaken, Transition, Waiter,
 };
 pub use cluster::{

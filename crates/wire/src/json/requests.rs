@@ -198,6 +198,10 @@ pub struct Acquire {
     /// How long to stand in line; without it, not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<WaitMs>,
+    /// How long this request stays open while the acquire is queued; then it is answered 202 `queued`, and the same
+    /// request asks again. Needs a number or a nonce.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll_ms: Option<u64>,
     /// Exclusive without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
@@ -264,6 +268,7 @@ impl Acquire {
                 reentrant: self.reentrant,
             },
             fences: self.fences.into_iter().map(FenceName::try_from).collect::<Result<_, _>>()?,
+            transmission: None,
         })
     }
 }
@@ -284,9 +289,14 @@ macro_rules! caller {
 #[serde(deny_unknown_fields)]
 pub struct Cancel {
     /// The session's whole id.
-    pub session: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// The number of the acquire to undo.
-    pub acquire: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acquire: Option<u64>,
+    /// Instead of these: the nonce of an acquire that opened its own session.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nonce: Option<String>,
     /// The command's own number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
@@ -298,7 +308,19 @@ pub struct Cancel {
 impl Cancel {
     /// The command.
     pub fn command(self) -> Result<Command, ApiError> {
-        Ok(Command::Cancel { by: caller!(self), acquire: self.acquire })
+        match (self.session, self.acquire, self.nonce) {
+            (Some(session), Some(acquire), None) => Ok(Command::Cancel {
+                by: Caller {
+                    session: session.parse()?,
+                    number: self.number,
+                    lowest_awaited: self.lowest_awaited.unwrap_or_default(),
+                },
+                acquire,
+            }),
+            (None, None, Some(nonce)) => Ok(Command::CancelNonce { nonce: nonce_from_hex(&nonce)? }),
+            _ => Err(ApiError::invalid("a cancel names an acquire")
+                .hint("give `session` and `acquire`, its number; or the `nonce` of an acquire that opened its session")),
+        }
     }
 }
 

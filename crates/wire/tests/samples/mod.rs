@@ -68,6 +68,7 @@ fn acquire(by: AcquireBy, mode: Mode, wait: Wait) -> Command {
         wait,
         policies: all_policies(),
         fences: vec![name("postgres:orders")],
+        transmission: Some(TransmissionId::new([0xa7; 16])),
     }))
 }
 
@@ -137,11 +138,13 @@ pub fn commands() -> Vec<Command> {
             token_floor: token(1_000),
             holders_stopped: true,
         },
+        Command::CancelNonce { nonce: Nonce::new([0xa6; 16]) },
+        Command::Undo { session: Some(session_id(7)), transmission: TransmissionId::new([0xa7; 16]) },
     ]
 }
 
 /// How many kinds of commands there are. A new one does not compile here until it has a sample above.
-pub const COMMAND_KINDS: usize = 21;
+pub const COMMAND_KINDS: usize = 23;
 
 pub fn kind_of(command: &Command) -> usize {
     match command {
@@ -166,6 +169,8 @@ pub fn kind_of(command: &Command) -> usize {
         Command::PublishKey { .. } => 18,
         Command::WithdrawKey { .. } => 19,
         Command::Restore { .. } => 20,
+        Command::CancelNonce { .. } => 21,
+        Command::Undo { .. } => 22,
     }
 }
 
@@ -267,7 +272,9 @@ pub fn refusals() -> Vec<Refusal> {
         Refusal::WrongGuard { key: name("config"), guard: Some(scope("a", Some(1))) },
         Refusal::WrongGuard { key: name("config"), guard: None },
         Refusal::ForgottenNumber { number: 3 },
-        Refusal::Cancelled,
+        Refusal::Cancelled { released: false },
+        Refusal::Cancelled { released: true },
+        Refusal::NonceUsed,
         Refusal::Limit { limit: "leases_per_session_max", max: 10_000 },
         Refusal::InvalidTtl { ttl: Duration::ZERO, min: millis(500), max: Duration::from_secs(3_600) },
         Refusal::Invalid("an acquire names each resource once"),
@@ -319,7 +326,7 @@ pub fn state() -> State {
     let answered = |answer| Remembered::Answered(Box::new(answer));
     let mut remembered = vec![
         Remembered::Waiting(WaiterNumber(4)),
-        Remembered::Cancelled,
+        Remembered::Cancelled { released: true },
         Remembered::Granted(vec![RememberedGrant {
             resource: name("settlement/cron"),
             mode: Mode::Slots(3),
@@ -355,7 +362,9 @@ pub fn state() -> State {
             register_refusals: 12,
             pauses: 13,
             leader_changes: 14,
+            plain_unrenewed: 15,
         },
+        used_nonces: [UsedNonce { nonce: Nonce::new([0xa9; 16]), since: time(4) }].into(),
         ..State::default()
     };
 
@@ -393,6 +402,7 @@ pub fn state() -> State {
                 holder: name("node-a"),
                 nonce: full.then(|| Nonce::new([0xa5; 16])),
                 implicit: full,
+                plain: full,
                 opened_at: time(5),
                 leases: Few::from(vec![ResourceNumber(1), ResourceNumber(66)]),
                 answers: Answers {
@@ -420,6 +430,7 @@ pub fn state() -> State {
                 ends_at: time(22_000_000),
                 reason: Some("maintenance".into()),
             }),
+            transmission: Some(TransmissionId::new([0xa7; 16])),
         })),
     };
     let more = ResourceMore {
@@ -466,6 +477,7 @@ pub fn state() -> State {
             fences: vec![name("postgres:orders")],
             since: time(12_000_000),
             until: Some(time(15_000_000)),
+            transmissions: vec![TransmissionId::new([0xa8; 16])],
         },
     );
     state.registers.insert(

@@ -87,6 +87,10 @@ pub fn nonce() -> impl Strategy<Value = Nonce> {
     any::<[u8; 16]>().prop_map(Nonce::new)
 }
 
+pub fn transmission() -> impl Strategy<Value = TransmissionId> {
+    any::<[u8; 16]>().prop_map(TransmissionId::new)
+}
+
 pub fn session_id() -> impl Strategy<Value = SessionId> {
     (session(), secret()).prop_map(|(number, secret)| SessionId { number, secret })
 }
@@ -135,14 +139,15 @@ pub fn open() -> impl Strategy<Value = Open> {
 pub fn acquire() -> impl Strategy<Value = Acquire> {
     let by = prop_oneof![caller().prop_map(AcquireBy::Session), open().prop_map(AcquireBy::Opening)];
     let wait = prop_oneof![Just(Wait::No), duration().prop_map(Wait::For), Just(Wait::Forever)];
-    (by, vec(resource(), 1..4), mode(), wait, policies(), vec(fence(), 0..3)).prop_map(
-        |(by, resources, mode, wait, policies, fences)| Acquire {
+    (by, vec(resource(), 1..4), mode(), wait, policies(), vec(fence(), 0..3), of(transmission())).prop_map(
+        |(by, resources, mode, wait, policies, fences, transmission)| Acquire {
             by,
             resources,
             mode,
             wait,
             policies,
             fences,
+            transmission,
         },
     )
 }
@@ -180,6 +185,9 @@ pub fn command() -> BoxedStrategy<Command> {
         (caller(), why()).prop_map(|(by, why)| Command::Close { by, why }),
         acquire().prop_map(|acquire| Command::Acquire(Box::new(acquire))),
         (caller(), number()).prop_map(|(by, acquire)| Command::Cancel { by, acquire }),
+        nonce().prop_map(|nonce| Command::CancelNonce { nonce }),
+        (of(session_id()), transmission())
+            .prop_map(|(session, transmission)| Command::Undo { session, transmission }),
         (caller(), resource(), of(token())).prop_map(|(by, resource, token)| Command::Release {
             by,
             resource,
@@ -311,7 +319,8 @@ pub fn refusal() -> BoxedStrategy<Refusal> {
         token().prop_map(|presented| Refusal::UnknownToken { presented }),
         (key(), of(scope())).prop_map(|(key, guard)| Refusal::WrongGuard { key, guard }),
         number().prop_map(|number| Refusal::ForgottenNumber { number }),
-        Just(Refusal::Cancelled),
+        any::<bool>().prop_map(|released| Refusal::Cancelled { released }),
+        Just(Refusal::NonceUsed),
         number().prop_map(|max| Refusal::Limit { limit: "sessions_max", max }),
         (duration(), duration(), duration()).prop_map(|(ttl, min, max)| Refusal::InvalidTtl {
             ttl,
@@ -355,7 +364,7 @@ fn remembered() -> impl Strategy<Value = Remembered> {
     let answer = prop_oneof![done().prop_map(Ok), refusal().prop_map(Err)];
     prop_oneof![
         number().prop_map(|number| Remembered::Waiting(WaiterNumber(number))),
-        Just(Remembered::Cancelled),
+        any::<bool>().prop_map(|released| Remembered::Cancelled { released }),
         vec(grant, 1..3).prop_map(Remembered::Granted),
         answer.prop_map(|answer| Remembered::Answered(Box::new(answer))),
     ]
@@ -382,28 +391,32 @@ fn session_record() -> impl Strategy<Value = Session> {
         secret(),
         holder(),
         of(nonce()),
-        any::<bool>(),
+        (any::<bool>(), any::<bool>()),
         time(),
         vec(number().prop_map(ResourceNumber), 0..4),
         answers,
         of(more.prop_map(Box::new)),
     )
-        .prop_map(|(secret, holder, nonce, implicit, opened_at, leases, answers, more)| Session {
-            secret,
-            holder,
-            nonce,
-            implicit,
-            opened_at,
-            leases: leases.into(),
-            answers,
-            more,
+        .prop_map(|(secret, holder, nonce, (implicit, plain), opened_at, leases, answers, more)| {
+            Session {
+                secret,
+                holder,
+                nonce,
+                implicit,
+                plain,
+                opened_at,
+                leases: leases.into(),
+                answers,
+                more,
+            }
         })
 }
 
 fn hold() -> impl Strategy<Value = Hold> {
     let notice =
         (why(), time(), of(text())).prop_map(|(why, ends_at, reason)| Notice { why, ends_at, reason });
-    let more = (policies(), of(notice)).prop_map(|(policies, notice)| HoldMore { policies, notice });
+    let more = (policies(), of(notice), of(transmission()))
+        .prop_map(|(policies, notice, transmission)| HoldMore { policies, notice, transmission });
     (
         session(),
         token(),
@@ -506,16 +519,10 @@ fn waiter_record() -> impl Strategy<Value = Waiter> {
         vec(fence(), 0..2),
         time(),
         of(time()),
+        vec(transmission(), 0..3),
     )
-        .prop_map(|(session, number, resources, mode, policies, fences, since, until)| Waiter {
-            session,
-            number,
-            resources,
-            mode,
-            policies,
-            fences,
-            since,
-            until,
+        .prop_map(|(session, number, resources, mode, policies, fences, since, until, transmissions)| {
+            Waiter { session, number, resources, mode, policies, fences, since, until, transmissions }
         })
 }
 
@@ -567,9 +574,12 @@ pub fn state() -> impl Strategy<Value = State> {
         register_refusals: 5,
         pauses: 6,
         leader_changes: 7,
+        plain_unrenewed: 8,
     });
-    (numbers, shelves, keys, totals).prop_map(
-        |((cluster, time, wall, revision, last_token, grants_from), shelves, keys, totals)| {
+    let used_nonces =
+        vec_deque((nonce(), time()).prop_map(|(nonce, since)| UsedNonce { nonce, since }), 0..3);
+    (numbers, shelves, keys, used_nonces, totals).prop_map(
+        |((cluster, time, wall, revision, last_token, grants_from), shelves, keys, used_nonces, totals)| {
             let (sessions, resources, waiters, registers) = shelves;
             let (pulses, sessions): (BTreeMap<_, _>, BTreeMap<_, _>) =
                 sessions.into_iter().map(|(key, (pulse, session))| ((key, pulse), (key, session))).unzip();
@@ -591,6 +601,7 @@ pub fn state() -> impl Strategy<Value = State> {
                 waiters,
                 registers,
                 keys,
+                used_nonces,
                 totals,
             }
         },
@@ -618,5 +629,5 @@ pub fn assert_equal(a: &State, b: &State) {
     same(&a.resources, &b.resources);
     same(&a.waiters, &b.waiters);
     same(&a.registers, &b.registers);
-    assert_eq!((&a.keys, a.totals), (&b.keys, b.totals));
+    assert_eq!((&a.keys, &a.used_nonces, a.totals), (&b.keys, &b.used_nonces, b.totals));
 }

@@ -56,6 +56,7 @@ const ACQUIRE: &[Code] = &[
     Code::TokensExhausted,
     Code::InvalidTtl,
     Code::InvalidNonce,
+    Code::NonceUsed,
 ];
 /// Refusals of a write to registers.
 const WRITE: &[Code] =
@@ -67,7 +68,7 @@ fn paths() -> Value {
         "/v1/sessions": {
             "post": call("openSession", "Open a session, or find the live one that the same nonce opened")
                 .body("OpenSession").ok("SessionOpened").refused(SESSION)
-                .refused(&[Code::InvalidTtl, Code::InvalidName, Code::InvalidNonce]),
+                .refused(&[Code::InvalidTtl, Code::InvalidName, Code::InvalidNonce, Code::NonceUsed]),
             "get": call("listSessions", "The live sessions, by their public numbers")
                 .query(&[limit(), query("after", "Only sessions with higher numbers than this.", number())])
                 .ok("Sessions"),
@@ -100,12 +101,12 @@ fn paths() -> Value {
         },
         "/v1/leases:acquire": {
             "post": call("acquireMany", "Take several resources, all or none, now or in turn")
-                .body("AcquireMany").ok("GrantedMany").refused(SESSION).refused(ACQUIRE)
+                .body("AcquireMany").ok("GrantedMany").queued().refused(SESSION).refused(ACQUIRE)
                 .refused(&[Code::InvalidName]),
         },
         "/v1/leases:cancel": {
-            "post": call("cancel", "Undo an acquire by its number: leave the line, or release what it was granted")
-                .body("Cancel").ok("Cancelled").refused(SESSION),
+            "post": call("cancel", "Undo an acquire by its number or nonce: leave the queue, or release what it was granted")
+                .body("Cancel").ok("Cancelled").refused(SESSION).refused(&[Code::InvalidNonce]),
         },
         "/v1/leases/{resource}": {
             "get": call("getLease", "One resource: who holds it, who waits").path(resource())
@@ -115,7 +116,7 @@ fn paths() -> Value {
         "/v1/leases/{resource}:acquire": {
             "post": call("acquire", "Take a resource, now or in turn").path(resource())
                 .query(&[query("sequencer", "Also sign a statement of the grant.", boolean())])
-                .body("Acquire").ok("Granted").refused(SESSION).refused(ACQUIRE),
+                .body("Acquire").ok("Granted").queued().refused(SESSION).refused(ACQUIRE),
         },
         "/v1/leases/{resource}:release": {
             "post": call("release", "Give a lease back; also the confirmation of a notice").path(resource())
@@ -284,6 +285,14 @@ impl Call {
 
     fn ok(self, schema: &str) -> Call {
         self.answers("Done.", "application/json", schemas::named(schema))
+    }
+
+    /// An acquire that is still queued when its `poll_ms` is over.
+    fn queued(mut self) -> Call {
+        let schema = schemas::named("Queued");
+        let answer = json!({"description": "Still queued after `poll_ms`.", "content": {"application/json": {"schema": schema}}});
+        self.responses.insert("202".into(), answer);
+        self
     }
 
     fn text(self) -> Call {

@@ -289,6 +289,11 @@ fn acquire() -> Vec<Field> {
             json!({"oneOf": [{"type": "integer", "minimum": 0}, {"type": "string", "enum": ["forever"]}, {"type": "null"}],
                 "description": "How long to stand in line; without it, not at all."}),
         ),
+        maybe(
+            "poll_ms",
+            json!({"oneOf": [{"type": "integer", "minimum": 0}, {"type": "null"}],
+                "description": "How long this request stays open while the acquire is queued; then it is answered 202, and the same request asks again. Needs a number or a nonce."}),
+        ),
         maybe("mode", or_null(named("Mode"))),
         maybe("lock_delay_ms", or_null(millis())),
         maybe("max_hold_ms", or_null(millis())),
@@ -342,7 +347,26 @@ fn leases() -> Group {
                 always("leases", list(named("Granted"))),
             ]),
         ),
-        ("Cancel", body(with(vec![always("session", session()), always("acquire", count())], numbering()))),
+        (
+            "Queued",
+            answer(vec![
+                always("queued", boolean()),
+                always("session", session()),
+                always("ttl_ms", millis()),
+                always("ahead", small()),
+            ]),
+        ),
+        (
+            "Cancel",
+            body(with(
+                vec![
+                    maybe("session", or_null(session())),
+                    maybe("acquire", or_null(count())),
+                    maybe("nonce", or_null(nonce())),
+                ],
+                numbering(),
+            )),
+        ),
         ("Cancelled", answer(vec![always("released", boolean())])),
         (
             "Release",

@@ -189,6 +189,7 @@ async fn a_long_wait_is_no_silence() {
         wait: tenure_core::Wait::Forever,
         policies: tenure_core::Policies::default(),
         fences: Vec::new(),
+        transmission: None,
     };
     let answer = submit(&commands, Command::Acquire(Box::new(acquire))).await;
     assert!(matches!(answer, Ok(Done::Queued { .. })), "{answer:?}");

@@ -1,0 +1,194 @@
+//! A hang-up never takes back what its caller can repeat: an acquire belongs to its session and number, or to its
+//! nonce. Found by an audit: a client timed out at one node, repeated its acquire at another and was answered; then
+//! the first node's clean-up of the dead connection ended the acknowledged lease.
+
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+use super::{Node, Reply};
+
+const NONCE: &str = "00112233445566778899aabbccddeeff";
+
+/// A call that waits in a task of its own, to be hung up on.
+fn in_background(node: &std::sync::Arc<Node>, path: &'static str, body: Value) -> JoinHandle<Reply> {
+    let node = node.clone();
+    tokio::spawn(async move { node.post(path, body).await })
+}
+
+async fn hang_up(call: JoinHandle<Reply>) {
+    call.abort();
+    assert!(call.await.unwrap_err().is_cancelled());
+}
+
+/// Waits until the node has carried out what a hang-up might have set off, by a command that comes after it.
+async fn settled(node: &Node) {
+    for number in 0..20 {
+        node.put("/v1/registers/settled", json!({"value": number.to_string()})).await.ok();
+    }
+}
+
+#[tokio::test]
+async fn a_hang_up_does_not_take_back_a_numbered_acquire() {
+    let node = std::sync::Arc::new(Node::start().await);
+    let holder = node.acquire("job", "holder").await;
+    let id = node.open("a").await["session"].clone();
+    let body = json!({"session": id, "number": 1, "wait_ms": 60_000});
+    let waiting = in_background(&node, "/v1/leases/job:acquire", body.clone());
+    node.until_waiting("job", 1).await;
+    hang_up(waiting).await;
+    settled(&node).await;
+    node.until_waiting("job", 1).await;
+
+    // Somebody else queues behind it; repeating the number keeps the place.
+    let other = in_background(
+        &node,
+        "/v1/leases/job:acquire",
+        json!({"holder": "b", "ttl_ms": 60_000, "wait_ms": 60_000}),
+    );
+    node.until_waiting("job", 2).await;
+    let again = in_background(&node, "/v1/leases/job:acquire", body.clone());
+    node.post("/v1/leases/job:release", json!({"session": holder["session"]})).await.ok();
+    let granted = again.await.unwrap().ok();
+    assert_eq!(granted["holder"], "a", "the place in the queue was kept");
+    settled(&node).await;
+    assert_eq!(node.get("/v1/leases/job").await.ok()["token"], granted["token"], "nothing took it back");
+    other.abort();
+}
+
+#[tokio::test]
+async fn a_hang_up_does_not_take_back_an_acquire_with_a_nonce() {
+    let node = std::sync::Arc::new(Node::start().await);
+    let holder = node.acquire("job", "holder").await;
+    let body = json!({"holder": "a", "ttl_ms": 60_000, "nonce": NONCE, "wait_ms": 60_000});
+    let first = in_background(&node, "/v1/leases/job:acquire", body.clone());
+    node.until_waiting("job", 1).await;
+    let again = in_background(&node, "/v1/leases/job:acquire", body.clone());
+    settled(&node).await;
+    node.post("/v1/leases/job:release", json!({"session": holder["session"]})).await.ok();
+    let granted = again.await.unwrap().ok();
+    hang_up_if_open(first).await;
+    settled(&node).await;
+    assert_eq!(node.get("/v1/leases/job").await.ok()["token"], granted["token"], "nothing took it back");
+    assert_eq!(node.post("/v1/leases/job:acquire", body).await.ok()["token"], granted["token"]);
+}
+
+async fn hang_up_if_open(call: JoinHandle<Reply>) {
+    call.abort();
+    let _ = call.await;
+}
+
+#[tokio::test]
+async fn a_nonce_is_cancelled_and_refused_afterwards() {
+    let node = std::sync::Arc::new(Node::start().await);
+    node.acquire("job", "holder").await;
+    let body = json!({"holder": "a", "ttl_ms": 60_000, "nonce": NONCE, "wait_ms": 60_000});
+    let waiting = in_background(&node, "/v1/leases/job:acquire", body.clone());
+    node.until_waiting("job", 1).await;
+    let cancelled = node.post("/v1/leases:cancel", json!({ "nonce": NONCE })).await.ok();
+    assert_eq!(cancelled["released"], false);
+    let error = waiting.await.unwrap().refused("cancelled");
+    assert_eq!(error["effect"], "not_applied");
+    let error = node.post("/v1/leases/job:acquire", body).await.refused("nonce_used");
+    assert_eq!(error["effect"], "unknown", "an earlier transmission may have been granted");
+    let open = json!({"holder": "a", "ttl_ms": 60_000, "nonce": NONCE});
+    node.post("/v1/sessions", open).await.refused("nonce_used");
+    node.post("/v1/leases:cancel", json!({})).await.refused("invalid_argument");
+}
+
+#[tokio::test]
+async fn a_wait_says_how_it_ended() {
+    let node = std::sync::Arc::new(Node::start().await);
+    node.acquire("job", "holder").await;
+    let id = node.open("a").await["session"].clone();
+    let acquire = |number: u64| json!({"session": id, "number": number, "wait_ms": 60_000});
+
+    let waiting = in_background(&node, "/v1/leases/job:acquire", acquire(1));
+    node.until_waiting("job", 1).await;
+    node.post("/v1/leases:cancel", json!({"session": id, "acquire": 1, "number": 2})).await.ok();
+    waiting.await.unwrap().refused("cancelled");
+
+    // Raising the lowest awaited number past a wait gives it up.
+    let waiting = in_background(&node, "/v1/leases/job:acquire", acquire(3));
+    node.until_waiting("job", 1).await;
+    let release = json!({"session": id, "number": 4, "lowest_awaited": 4});
+    node.post("/v1/leases/other:release", release).await.ok();
+    waiting.await.unwrap().refused("cancelled");
+    node.until_waiting("job", 0).await;
+
+    let waiting = in_background(&node, "/v1/leases/job:acquire", acquire(5));
+    node.until_waiting("job", 1).await;
+    node.delete(&format!("/v1/sessions/{}", id.as_str().unwrap()), json!({})).await.ok();
+    waiting.await.unwrap().refused("unknown_session");
+
+    let timed_out = json!({"holder": "b", "ttl_ms": 60_000, "wait_ms": 20});
+    let error = node.post("/v1/leases/job:acquire", timed_out).await.refused("held");
+    assert!(error["waited_ms"].as_u64().is_some_and(|waited| waited >= 20), "{error}");
+}
+
+#[tokio::test]
+async fn a_poll_is_answered_queued_and_asked_again() {
+    let node = std::sync::Arc::new(Node::start().await);
+    let holder = node.acquire("job", "holder").await;
+    let id = node.open("a").await["session"].clone();
+    let body = json!({"session": id, "number": 1, "wait_ms": 60_000, "poll_ms": 20});
+    for _ in 0..2 {
+        let reply = node.post("/v1/leases/job:acquire", body.clone()).await;
+        assert_eq!(reply.status, StatusCode::ACCEPTED);
+        let queued = reply.json();
+        assert_eq!((&queued["queued"], &queued["ahead"]), (&json!(true), &json!(0)), "{queued}");
+        node.until_waiting("job", 1).await;
+    }
+    node.post("/v1/leases/job:release", json!({"session": holder["session"]})).await.ok();
+    let granted = node.post("/v1/leases/job:acquire", body).await.ok();
+    assert_eq!(granted["holder"], "a");
+    assert!(granted["waited_ms"].is_u64());
+
+    let plain = json!({"holder": "b", "ttl_ms": 60_000, "wait_ms": 60_000, "poll_ms": 20});
+    node.post("/v1/leases/job:acquire", plain).await.refused("invalid_argument");
+}
+
+#[tokio::test]
+async fn a_hang_up_undoes_a_plain_acquire() {
+    let node = std::sync::Arc::new(Node::start().await);
+    let holder = node.acquire("job", "holder").await;
+    let id = node.open("a").await["session"].clone();
+    let bodies = [
+        json!({"holder": "b", "ttl_ms": 60_000, "wait_ms": 60_000}),
+        json!({"session": id, "wait_ms": 60_000}),
+    ];
+    for body in bodies {
+        let waiting = in_background(&node, "/v1/leases/job:acquire", body);
+        node.until_waiting("job", 1).await;
+        hang_up(waiting).await;
+        node.until_waiting("job", 0).await;
+    }
+
+    // Of two calls that wait for one place, the other keeps it.
+    let body = json!({"session": id, "wait_ms": 60_000});
+    let first = in_background(&node, "/v1/leases/job:acquire", body.clone());
+    node.until_waiting("job", 1).await;
+    let second = in_background(&node, "/v1/leases/job:acquire", body);
+    settled(&node).await;
+    hang_up(first).await;
+    settled(&node).await;
+    node.until_waiting("job", 1).await;
+    node.post("/v1/leases/job:release", json!({"session": holder["session"]})).await.ok();
+    assert_eq!(second.await.unwrap().ok()["holder"], "a");
+
+    // Answered, but the answer was never taken off the node's hands: undone as well.
+    let request = axum::http::Request::builder().method("POST").uri("/v1/leases/other:acquire");
+    let request = request.header("host", "127.0.0.1:7400");
+    let request = request.body(json!({"holder": "c", "ttl_ms": 60_000}).to_string().into()).unwrap();
+    let unread = node.send(request).await;
+    assert_eq!(unread.status(), StatusCode::OK);
+    assert_eq!(node.get("/v1/leases/other").await.ok()["state"], "held");
+    drop(unread);
+    while node.get("/v1/leases/other").await.ok()["state"] != "free" {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let metrics = String::from_utf8(node.get("/metrics").await.body).unwrap();
+    assert!(metrics.contains("tenure_acquire_hang_ups_total{outcome=\"released\"} 1"), "{metrics}");
+}
