@@ -108,6 +108,7 @@ stories! {
     reentrance_is_counted_only_if_asked_for
     refusals_are_remembered_too
     refusals_are_told_once_a_second
+    refused_acquire_ends_no_lapsed_session
     release_serves_the_line_in_order
     renewal_answer_tells_what_its_own_entry_did
     renewal_in_the_same_entry_beats_expiry

@@ -200,20 +200,37 @@ impl Machine {
 
     /// Whether those who hold the resource leave room for a further holder in this mode.
     pub(super) fn has_room(&self, resource: &Resource, mode: Mode) -> bool {
+        self.has_room_beside(resource.holds.len(), resource.holds.first(), mode)
+    }
+
+    /// The same, if the sessions that have lapsed held nothing.
+    pub(super) fn has_room_without_lapsed(&self, resource: &Resource, mode: Mode) -> bool {
+        if self.lapsed_sessions == 0 {
+            return self.has_room(resource, mode);
+        }
+        let mut others = resource.holds.iter().filter(|hold| !self.pulse(hold.session).lapsed);
+        let count = others.clone().count();
+        self.has_room_beside(count, others.next(), mode)
+    }
+
+    fn has_room_beside(&self, holders: usize, first: Option<&Hold>, mode: Mode) -> bool {
         match mode {
-            Mode::Exclusive => resource.holds.is_empty(),
+            Mode::Exclusive => holders == 0,
             // An exclusive holder is alone, so the first holder's mode is everybody's.
             Mode::Shared => {
-                resource.holds.first().is_none_or(|hold| hold.mode == Mode::Shared)
-                    && resource.holds.len() < self.limits().sharers_max as usize
+                first.is_none_or(|hold| hold.mode == Mode::Shared)
+                    && holders < self.limits().sharers_max as usize
             }
-            Mode::Slots(slots) => resource.holds.len() < slots as usize,
+            Mode::Slots(slots) => holders < slots as usize,
         }
     }
 
     pub(super) fn held_refusal(&self, number: ResourceNumber, waited: Duration) -> Refusal {
         let resource = self.resource(number);
-        let by = self.live_holds(resource).next().map(|hold| Box::new(self.holding(hold)));
+        // One that has lapsed is named only if there is no other: it would not have been in the way alone.
+        let first = self.live_holds(resource).next();
+        let live = self.live_holds(resource).find(|hold| !self.pulse(hold.session).lapsed);
+        let by = live.or(first).map(|hold| Box::new(self.holding(hold)));
         Refusal::Held { resource: resource.name.clone(), by, waited }
     }
 

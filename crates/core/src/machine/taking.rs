@@ -14,6 +14,13 @@ use crate::event::EndReason;
 use crate::names::ResourceName;
 use crate::numbers::SessionNumber;
 
+/// Whether holders whose session has lapsed count.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lapsed {
+    Count,
+    DoNotCount,
+}
+
 impl Machine {
     pub(super) fn acquire(&mut self, mut acquire: Acquire) -> Answer {
         self.check_acquire(&acquire)?;
@@ -60,11 +67,10 @@ impl Machine {
         if known.is_none() {
             let known = self.records_of(acquire);
             self.settle_all(acquire, &known)?;
-            self.contest(acquire, &known);
-            if let Err(refusal) = self.grantable(acquire, &known)
-                && acquire.wait == Wait::No
-            {
-                return Err(refusal);
+            match self.make_way(acquire, &known) {
+                Err(Refusal::TokensExhausted) => return Err(Refusal::TokensExhausted),
+                Err(refusal) if acquire.wait == Wait::No => return Err(refusal),
+                _ => {}
             }
         }
         let opened = self.open(open, origin)?;
@@ -172,10 +178,8 @@ impl Machine {
         if owned + acquire.resources.len() > leases_max as usize {
             return Err(Self::limit("leases_per_session_max", leases_max));
         }
-        self.contest(acquire, &known);
-        match self.grantable(acquire, &known) {
+        match self.make_way(acquire, &known) {
             Ok(()) => {
-                self.tokens_left(acquire.resources.len())?;
                 // A session of its own ends with the undo of its one transmission; no lease need name it.
                 let transmission = acquire.transmission.filter(|_| !self.session(session).plain);
                 let pairs = acquire.resources.iter().zip(&known);
@@ -203,8 +207,16 @@ impl Machine {
                     .collect();
                 Ok(Done::Granted { grants, opened: None })
             }
+            Err(Refusal::TokensExhausted) => Err(Refusal::TokensExhausted),
             Err(refusal) if acquire.wait == Wait::No => Err(refusal),
-            Err(_) => self.enqueue(session, number, acquire),
+            Err(_) => {
+                let queued = self.enqueue(session, number, acquire)?;
+                // As the first in a queue it is the contender of the lapsed sessions that hold the resource.
+                if self.lapsed_sessions > 0 {
+                    self.freed.extend(known.iter().flatten());
+                }
+                Ok(queued)
+            }
         }
     }
 
@@ -287,12 +299,17 @@ impl Machine {
         waiters.map(|waiter| self.waiter(*waiter).resources.len()).sum()
     }
 
-    /// Ends the lapsed sessions that stand in the way of this acquire: it is their contender.
-    fn contest(&mut self, acquire: &Acquire, known: &[Option<ResourceNumber>]) {
+    /// Ends the lapsed sessions that keep this acquire from being granted, if nothing else does: it is their
+    /// contender. Says whether it can be granted now. An acquire that is refused for another reason ends
+    /// nobody; one that only meets the lock-delay of the lease that it has ended was still the contender.
+    fn make_way(&mut self, acquire: &Acquire, known: &[Option<ResourceNumber>]) -> Result<(), Refusal> {
+        self.grantable(acquire, known, Lapsed::DoNotCount)?;
+        self.tokens_left(acquire.resources.len())?;
         for number in known.iter().flatten() {
             self.take_over_lapsed(*number, acquire.mode);
         }
         self.serve_freed();
+        self.grantable(acquire, known, Lapsed::Count)
     }
 
     /// Ends the lapsed holders of a resource if they keep it from being granted in this mode.
@@ -307,7 +324,12 @@ impl Machine {
     }
 
     /// Whether the acquire can be granted now: everything is free for it, and nobody is before it in any line.
-    fn grantable(&self, acquire: &Acquire, known: &[Option<ResourceNumber>]) -> Result<(), Refusal> {
+    fn grantable(
+        &self,
+        acquire: &Acquire,
+        known: &[Option<ResourceNumber>],
+        lapsed: Lapsed,
+    ) -> Result<(), Refusal> {
         if self.state.grants_from > self.state.time {
             return Err(Refusal::Restoring {
                 remaining: self.state.grants_from.remaining_at(self.state.time),
@@ -324,7 +346,11 @@ impl Machine {
             }
             let first_in_line = resource.more.as_ref().and_then(|more| more.queue.first());
             let others_first = first_in_line.is_some_and(|place| place.rank.0 >= acquire.policies.priority);
-            if others_first || !self.admits(resource, acquire.mode) {
+            let has_room = match lapsed {
+                Lapsed::Count => self.has_room(resource, acquire.mode),
+                Lapsed::DoNotCount => self.has_room_without_lapsed(resource, acquire.mode),
+            };
+            if others_first || !has_room {
                 let sharers_max = self.limits().sharers_max;
                 let full = acquire.mode == Mode::Shared && resource.holds.len() >= sharers_max as usize;
                 return Err(if full && !others_first {

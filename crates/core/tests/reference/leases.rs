@@ -58,12 +58,7 @@ impl Model {
 
     /// Whether those who hold the resource leave room for one more in this mode.
     fn has_room(&self, resource: usize, mode: Mode) -> bool {
-        let leases = self.leases_on(resource);
-        match mode {
-            Mode::Exclusive => leases.is_empty(),
-            Mode::Shared => leases.iter().all(|lease| lease.mode == Mode::Shared),
-            Mode::Slots(slots) => leases.len() < slots as usize,
-        }
+        has_room_beside(&self.leases_on(resource), mode)
     }
 
     fn rests(&self, resource: usize) -> Option<ClusterTime> {
@@ -108,7 +103,9 @@ impl Model {
 
     fn held(&self, resource: usize, waited: Duration) -> Refusal {
         let leases = self.leases_on(resource);
-        let by = leases.into_iter().find(|lease| self.counts(lease));
+        let mut counting = leases.into_iter().filter(|lease| self.counts(lease));
+        let first = counting.clone().next();
+        let by = counting.find(|lease| self.session(lease.session).lapsed.is_none()).or(first);
         Refusal::Held {
             resource: self.resources[resource].name.clone(),
             by: by.map(|lease| Box::new(self.holding(lease))),
@@ -188,9 +185,9 @@ impl Model {
         let number = open.number;
         if self.opened_before(&open)?.is_none() {
             self.check_kinds(acquire)?;
-            self.contest(acquire);
+            let way = self.make_way(acquire);
             if acquire.wait == Wait::No {
-                self.grantable(acquire)?;
+                way?;
             }
         }
         let session = self.open(open, true, plain)?;
@@ -239,14 +236,16 @@ impl Model {
         Ok(())
     }
 
-    /// A contender ends the lapsed sessions that leave no room for it.
-    fn contest(&mut self, acquire: &Acquire) {
+    /// A contender ends the lapsed sessions that leave no room for it, if nothing else is in its way.
+    fn make_way(&mut self, acquire: &Acquire) -> Result<(), Refusal> {
+        self.grantable(acquire, false)?;
         for name in &acquire.resources {
             if let Some(i) = self.find(name) {
                 self.take_over_lapsed(i, acquire.mode);
             }
         }
         self.serve();
+        self.grantable(acquire, true)
     }
 
     fn take_over_lapsed(&mut self, resource: usize, mode: Mode) {
@@ -258,7 +257,8 @@ impl Model {
         }
     }
 
-    fn grantable(&self, acquire: &Acquire) -> Result<(), Refusal> {
+    /// Whether it can be granted now, or could if the lapsed sessions held nothing.
+    fn grantable(&self, acquire: &Acquire, lapsed_count: bool) -> Result<(), Refusal> {
         for name in &acquire.resources {
             let Some(i) = self.find(name) else { continue };
             if let Some(until) = self.rests(i) {
@@ -269,7 +269,9 @@ impl Model {
                 .line(i)
                 .first()
                 .is_some_and(|first| first.policies.priority >= acquire.policies.priority);
-            if others_first || !self.has_room(i, acquire.mode) {
+            let mut leases = self.leases_on(i);
+            leases.retain(|lease| lapsed_count || self.session(lease.session).lapsed.is_none());
+            if others_first || !has_room_beside(&leases, acquire.mode) {
                 return Err(self.held(i, Duration::ZERO));
             }
         }
@@ -319,8 +321,7 @@ impl Model {
             }
         }
 
-        self.contest(acquire);
-        match self.grantable(acquire) {
+        match self.make_way(acquire) {
             Err(refusal) if acquire.wait == Wait::No => Err(refusal),
             Err(_) => {
                 let resources = acquire.resources.iter().map(|name| self.named(name)).collect();
@@ -730,5 +731,13 @@ impl Model {
         // The machine keeps the newest; so must whoever compares.
         let keep = Limits::default().history_per_resource_max as usize;
         Some(past[past.len().saturating_sub(keep)..].to_vec())
+    }
+}
+
+fn has_room_beside(leases: &[&Lease], mode: Mode) -> bool {
+    match mode {
+        Mode::Exclusive => leases.is_empty(),
+        Mode::Shared => leases.iter().all(|lease| lease.mode == Mode::Shared),
+        Mode::Slots(slots) => leases.len() < slots as usize,
     }
 }
