@@ -3,7 +3,9 @@
 use crate::barrier::Barrier;
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
-use crate::engine::{Applier, Engine, LogStore, Machinery, Member, Payload, Types, settings};
+use crate::engine::{
+    Applier, Engine, LogStore, Machinery, Member, Payload, Removed, Types, settings, was_removed,
+};
 use crate::error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
 use crate::leadership::{self, Leadership, Office};
 use crate::peer::{self, ForwardHandler, Host, Links, Listener, Network, Spoken};
@@ -50,6 +52,7 @@ struct Parts {
     failure: watch::Receiver<Option<String>>,
     links: Links,
     spoken: Arc<Spoken>,
+    removed: Removed,
     network: Arc<dyn Network>,
     handler: Arc<RwLock<Option<Arc<dyn ForwardHandler>>>>,
     /// What listens to peers and what looks for them.
@@ -152,7 +155,8 @@ impl<M: StateMachine> Replica<M> {
         let identity = self.parts.directory.identity();
         let failure = self.parts.failure.borrow().clone();
         let metrics = self.parts.engine.metrics().borrow_watched().clone();
-        status::assemble(identity, &self.parts.spoken, &metrics, self.parts.meter.status(), failure)
+        let parts = &self.parts;
+        status::assemble(identity, &parts.spoken, &metrics, &parts.removed, parts.meter.status(), failure)
     }
 
     /// Resolves when the replica has failed for good; never on a graceful shutdown.
@@ -209,6 +213,10 @@ impl<M: StateMachine> Replica<M> {
     ) -> Result<(), MembershipError> {
         let identity = u128::from_str_radix(&identity, 16)
             .map_err(|_| MembershipError::Refused("an identity has 32 hexadecimal digits".into()))?;
+        self.applied_membership().await?;
+        if self.parts.removed.contains(node) {
+            return Err(MembershipError::Refused(was_removed(node)));
+        }
         let member = Member { address, identity };
         let known = self
             .parts
@@ -312,6 +320,19 @@ impl<M: StateMachine> Replica<M> {
 }
 
 impl<M: StateMachine> Replica<M> {
+    /// Waits until the membership that is in force here is applied, and with it who was removed by it.
+    async fn applied_membership(&self) -> Result<(), MembershipError> {
+        let changed_at =
+            |metrics: &RaftMetrics<Types>| metrics.membership_config.log_id().as_ref().map(|id| id.index());
+        let applied = |metrics: &RaftMetrics<Types>| {
+            metrics.last_applied.as_ref().map(|id| id.index()) >= changed_at(metrics)
+                || metrics.state != ServerState::Leader
+        };
+        let within = Some(2 * self.parts.config.timing.election_max);
+        let waited = self.parts.engine.wait(within).metrics(applied, "the membership is applied").await;
+        waited.map(|_| ()).map_err(|_| MembershipError::InProgress)
+    }
+
     fn not_leader(&self) -> MembershipError {
         MembershipError::NotLeader { leader: self.parts.leadership.borrow().leader() }
     }
@@ -351,9 +372,17 @@ fn assemble(
             config.execution,
             quiet.clone(),
         );
+        let removed = Removed::default();
         let (applied, applied_seen) = watch::channel::<Option<LogId>>(None);
-        let applier =
-            Applier::new(machine, store.clone(), config.execution, meter.clone(), applied, failed.clone());
+        let applier = Applier::new(
+            machine,
+            store.clone(),
+            config.execution,
+            meter.clone(),
+            removed.clone(),
+            applied,
+            failed.clone(),
+        );
         let snapshots = store.clone();
         let log_store = LogStore::new(log, queue.clone(), config.execution, config.node, quiet.clone());
         let engine =
@@ -368,8 +397,9 @@ fn assemble(
             None => found_alone(&config, &directory, &engine).await?,
             Some(listener) => {
                 let (engine, directory) = (engine.clone(), directory.clone());
-                let (spoken, handler) = (spoken.clone(), handler.clone());
-                let host = Host { engine, directory, spoken, store, execution: config.execution, handler };
+                let (spoken, handler, removed) = (spoken.clone(), handler.clone(), removed.clone());
+                let execution = config.execution;
+                let host = Host { engine, directory, spoken, removed, store, execution, handler };
                 tasks.push(peer::listen(Arc::new(host), listener));
             }
         }
@@ -393,6 +423,7 @@ fn assemble(
             failure,
             links,
             spoken,
+            removed,
             network,
             handler,
             tasks: Mutex::new(tasks),

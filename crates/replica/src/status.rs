@@ -2,7 +2,7 @@
 
 use crate::NodeId;
 use crate::data_dir::Identity;
-use crate::engine::Types;
+use crate::engine::{Removed, Types};
 use crate::peer::Spoken;
 use openraft::{Instant, RaftMetrics, ServerState};
 use std::time::Duration;
@@ -26,6 +26,8 @@ pub struct Status {
     pub voters: Vec<NodeId>,
     /// The members that only follow.
     pub learners: Vec<NodeId>,
+    /// The numbers of members that were removed; they are never used again.
+    pub removed: Vec<NodeId>,
     /// The last entry in the log.
     pub last_log_index: Option<u64>,
     /// The last entry known to be committed.
@@ -127,6 +129,7 @@ pub(crate) fn assemble(
     identity: Identity,
     spoken: &Spoken,
     metrics: &RaftMetrics<Types>,
+    removed: &Removed,
     log: LogStatus,
     failure: Option<String>,
 ) -> Status {
@@ -163,6 +166,7 @@ pub(crate) fn assemble(
         leader: metrics.current_leader,
         term: metrics.current_term,
         learners: membership.learner_ids().collect(),
+        removed: removed.all().into_iter().collect(),
         peers: peers.collect(),
         last_log_index: metrics.last_log_index,
         committed: metrics.local_committed.as_ref().map(|id| id.index()),

@@ -427,6 +427,78 @@ async fn a_new_node_learns_first_and_then_replaces_an_old_one() {
     cluster.stop().await;
 }
 
+/// A number that was removed is refused for ever: by the leader that removed it, by one that knows of it only from a
+/// snapshot that it was sent, and after all of them have started again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_number_stays_refused() {
+    let mut cluster = Cluster::new(3, |config| {
+        config.snapshot.entries_max = 20;
+        config.snapshot.entries_kept = 2;
+    });
+    for node in 1..=3 {
+        cluster.start(node).await;
+    }
+    cluster.write(b"three", &[]).await;
+    cluster.agreed().await;
+    let (leader, _) = cluster.leader().await;
+    let removed = if leader == 3 { 2 } else { 3 };
+    let others: Vec<_> = [1, 2, 3].into_iter().filter(|node| *node != removed).collect();
+    cluster.nodes[&leader].change_membership(others.clone()).await.expect("it is removed");
+    for node in cluster.nodes.values() {
+        node.serve_forwarded(Arc::new(Echo));
+    }
+
+    // It runs on with its old data, and nobody listens to it once it connects anew.
+    cluster.switch.isolate(removed, Wire::Cut);
+    cluster.switch.isolate(removed, Wire::Whole);
+    let second = Duration::from_secs(1);
+    for other in &others {
+        cluster.until(|| cluster.nodes[other].status().removed == [removed]).await;
+        let answer = cluster.nodes[&removed].forward(*other, Bytes::from_static(b"hello"), second).await;
+        assert_eq!(answer, Err(ForwardError::Unreachable(*other)));
+    }
+
+    // With an empty directory it is as little welcome.
+    cluster.kill(removed, 1).await;
+    cluster.disks.insert(removed, SimDisk::new());
+    cluster.start(removed).await;
+    let identity = cluster.nodes[&removed].status().identity;
+    let refused = cluster.nodes[&leader].add_learner(removed, address(removed), identity.clone()).await;
+    let Err(MembershipError::Refused(why)) = refused else { panic!("{refused:?}") };
+    assert!(why.contains("was removed"), "{why}");
+
+    // A new node learns of it by snapshot alone.
+    for entry in 0..60 {
+        cluster.write(&number(entry), &[]).await;
+    }
+    for node in &others {
+        cluster.until(|| cluster.nodes[node].status().purged > Some(20)).await;
+    }
+    cluster.peers.insert(4, address(4));
+    cluster.start(4).await;
+    let (leader, _) = cluster.leader().await;
+    let joins = cluster.nodes[&4].status().identity;
+    let lead = cluster.nodes[&leader].clone();
+    lead.add_learner(4, address(4), joins).await.expect("a number that was never used is welcome");
+    lead.change_membership(others.iter().copied().chain([4]).collect()).await.expect("it votes");
+    lead.transfer_leadership(Some(4)).await.expect("it takes over");
+    cluster.until(|| cluster.nodes[&4].leadership().borrow().office().is_some()).await;
+    let refused = cluster.nodes[&4].add_learner(removed, address(removed), identity.clone()).await;
+    assert!(matches!(refused, Err(MembershipError::Refused(_))), "{refused:?}");
+
+    // All of them start again.
+    for node in others.iter().copied().chain([4]) {
+        cluster.kill(node, node).await;
+    }
+    for node in others.iter().copied().chain([4]) {
+        cluster.start(node).await;
+    }
+    let (leader, _) = cluster.leader().await;
+    let refused = cluster.nodes[&leader].add_learner(removed, address(removed), identity).await;
+    assert!(matches!(refused, Err(MembershipError::Refused(_))), "{refused:?}");
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_newcomer_that_cannot_take_the_log_is_not_called_ready() {
     let mut cluster = Cluster::formed(3).await;

@@ -365,6 +365,10 @@ fn check_newcomer(status: &Status, alone: bool, node: NodeId, address: &str) -> 
     if node == status.node {
         return Err(invalid(format!("node {node} is a member already")));
     }
+    if status.removed.contains(&node) {
+        return Err(invalid(format!("node {node} was removed from this cluster"))
+            .hint("numbers are never used again: give the new node another one"));
+    }
     for peer in &status.peers {
         let same = (peer.node == node, peer.address == address);
         match same {

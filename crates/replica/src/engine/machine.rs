@@ -1,5 +1,6 @@
 //! The engine's state machine, on ours: applies entries, takes snapshots and installs them.
 
+use super::removed::Removed;
 use super::types::{Payload, Reply, Types, from_log_id};
 use crate::StateMachine;
 use crate::config::Execution;
@@ -57,6 +58,7 @@ pub(crate) struct Applier {
     meter: Meter,
     last: Option<LogIdOf<Types>>,
     membership: StoredMembershipOf<Types>,
+    removed: Removed,
     /// The last applied entry, for whoever waits for one.
     applied: watch::Sender<Option<LogId>>,
     failure: watch::Sender<Option<String>>,
@@ -68,11 +70,12 @@ impl Applier {
         store: SnapshotStore,
         execution: Execution,
         meter: Meter,
+        removed: Removed,
         applied: watch::Sender<Option<LogId>>,
         failure: watch::Sender<Option<String>>,
     ) -> Self {
         let membership = StoredMembershipOf::<Types>::default();
-        Self { machine, store, execution, meter, last: None, membership, applied, failure }
+        Self { machine, store, execution, meter, last: None, membership, removed, applied, failure }
     }
 
     /// Applies one entry. A panic is a broken invariant: the node ends, loudly, and the entry is
@@ -90,7 +93,8 @@ impl Applier {
     }
 
     fn meta(&self) -> Meta {
-        Meta { last: self.last, membership: self.membership.clone() }
+        let (membership, removed) = (self.membership.clone(), self.removed.all());
+        Meta { last: self.last, membership, removed }
     }
 }
 
@@ -120,6 +124,7 @@ impl RaftStateMachine<Types> for Applier {
                 EntryPayload::Blank => None,
                 EntryPayload::Normal(Payload(bytes)) => Some(self.apply_one(from_log_id(&id), &bytes)?),
                 EntryPayload::Membership(membership) => {
+                    self.removed.follow(self.membership.membership(), &membership);
                     self.membership = StoredMembershipOf::<Types>::new(Some(id), membership);
                     None
                 }
@@ -147,6 +152,7 @@ impl RaftStateMachine<Types> for Applier {
         snapshot: SnapshotFile,
     ) -> io::Result<()> {
         let (store, machine) = (self.store.clone(), self.machine.clone());
+        let removed = snapshot.meta.removed.clone();
         let restore = self
             .execution
             .blocking(move || {
@@ -159,6 +165,7 @@ impl RaftStateMachine<Types> for Applier {
         restore();
         self.last = meta.last_log_id;
         self.membership = meta.last_membership.clone();
+        self.removed.set(removed);
         self.applied.send_replace(self.last.as_ref().map(from_log_id));
         Ok(())
     }

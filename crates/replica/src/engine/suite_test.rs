@@ -2,6 +2,7 @@
 
 use super::log_store::LogStore;
 use super::machine::Applier;
+use super::removed::Removed;
 use super::types::Types;
 use crate::StateMachine;
 use crate::config::{Config, Entropy, Execution, Stopwatch};
@@ -84,7 +85,7 @@ fn stores_on(disk: &Arc<SimDisk>, execution: Execution) -> (LogStore, Applier) {
         Queue::start(writer.expect("a segment"), disk.clone(), execution, lock).expect("a writer");
     let machine = Arc::new(RwLock::new(Count::default()));
     let applied = watch::channel(None).0;
-    let applier = Applier::new(machine, store, execution, meter, applied, failure);
+    let applier = Applier::new(machine, store, execution, meter, Removed::default(), applied, failure);
     (LogStore::new(log, queue, execution, 1, Quiet::default()), applier)
 }
 

@@ -91,11 +91,14 @@ pub(crate) async fn form(
         rounds_uninvited = uninvited.map_or(0, |_| rounds_uninvited + 1);
         if let Some(member) = uninvited.filter(|_| rounds_uninvited == UNINVITED_ROUNDS) {
             let address = config.peers.get(&ours.node).map_or("", String::as_str);
-            tracing::warn!(
-                "node {member} is in a cluster of which this node is no member; waiting to be added: tenure cluster \
-                 add {}={address}",
-                ours.node
-            );
+            match &heard[&member].refusal {
+                Some(refusal) => tracing::warn!(%refusal, "node {member} refuses this node"),
+                None => tracing::warn!(
+                    "node {member} is in a cluster of which this node is no member; waiting to be added: tenure \
+                     cluster add {}={address}",
+                    ours.node
+                ),
+            }
         }
         match decide(ours, &config.peers, &heard) {
             Step::Wait => tokio::time::sleep(config.timing.heartbeat).await,

@@ -9,7 +9,7 @@ use super::receiving::Receiving;
 use crate::NodeId;
 use crate::config::Execution;
 use crate::data_dir::DataDir;
-use crate::engine::{Engine, Types};
+use crate::engine::{Engine, Removed, Types, was_removed};
 use crate::snapshot::SnapshotStore;
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -37,6 +37,7 @@ pub(crate) struct Host {
     pub engine: Engine,
     pub directory: Arc<DataDir>,
     pub spoken: Arc<Spoken>,
+    pub removed: Removed,
     pub store: SnapshotStore,
     pub execution: Execution,
     pub handler: Arc<RwLock<Option<Arc<dyn ForwardHandler>>>>,
@@ -149,7 +150,9 @@ impl Host {
         let remembered = self.remembered(hello.from.node);
         let mut answer = Hello::new(hello.purpose, ours, hello.from.node, self.spoken.own());
         answer.remembered = remembered;
-        answer.refusal = hello.objection(ours, self.spoken.own(), remembered);
+        let removed = remembered.is_none() && self.removed.contains(hello.from.node);
+        let objection = hello.objection(ours, self.spoken.own(), remembered);
+        answer.refusal = objection.or_else(|| removed.then(|| was_removed(hello.from.node)));
         if answer.refusal.is_none() && hello.purpose != Purpose::Probe {
             self.spoken.hear(hello);
         }

@@ -9,10 +9,14 @@ use crate::wal::LogId;
 use bytes::{Buf, BufMut, Bytes};
 use openraft::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Stands where the membership's version stands if a list of removed members comes first. A program that does not know
+/// it says that a newer one wrote this; a snapshot without such a list is as it always was.
+const REMOVED: u8 = 255;
 const DIRECTORY: &str = "snapshots";
 /// How much is copied at a time.
 const COPY_BYTES: usize = 256 << 10;
@@ -22,6 +26,8 @@ const COPY_BYTES: usize = 256 << 10;
 pub(crate) struct Meta {
     pub last: Option<LogIdOf<Types>>,
     pub membership: StoredMembershipOf<Types>,
+    /// The members that were removed before.
+    pub removed: BTreeSet<NodeId>,
 }
 
 impl Meta {
@@ -33,23 +39,36 @@ impl Meta {
             output.put_u64_le(term);
             output.put_u64_le(index);
         }
+        if !self.removed.is_empty() {
+            output.put_u8(REMOVED);
+            output.put_u32_le(self.removed.len() as u32);
+            self.removed.iter().for_each(|node| output.put_u64_le(*node));
+        }
         output.extend_from_slice(&encode_membership(self.membership.membership()));
         output
     }
 
     pub fn decode(mut input: Bytes) -> io::Result<Self> {
+        let short = || io::Error::new(io::ErrorKind::InvalidData, "the meta is cut short");
         let mut ids = [None, None];
         for id in &mut ids {
             if input.len() < 17 {
-                return Err(io::Error::new(io::ErrorKind::InvalidData, "the meta is cut short"));
+                return Err(short());
             }
             let some = input.get_u8() != 0;
             let found = LogId { term: input.get_u64_le(), index: input.get_u64_le() };
             *id = some.then(|| to_log_id(found));
         }
         let [last, changed] = ids;
+        let mut removed = BTreeSet::new();
+        if input.first() == Some(&REMOVED) {
+            input.advance(1);
+            for _ in 0..input.try_get_u32_le().map_err(|_| short())? {
+                removed.insert(input.try_get_u64_le().map_err(|_| short())?);
+            }
+        }
         let membership: openraft::Membership<NodeId, Member> = decode_membership(input)?;
-        Ok(Self { last, membership: StoredMembershipOf::<Types>::new(changed, membership) })
+        Ok(Self { last, membership: StoredMembershipOf::<Types>::new(changed, membership), removed })
     }
 
     fn name(&self) -> String {
@@ -90,7 +109,7 @@ impl SnapshotFile {
 
     /// As the engine hands it around.
     pub fn into_engine(self) -> SnapshotOf<Types, SnapshotFile> {
-        let Meta { last, membership } = self.meta.clone();
+        let Meta { last, membership, .. } = self.meta.clone();
         SnapshotOf::<Types, _> {
             meta: SnapshotMetaOf::<Types> { last_log_id: last, last_membership: membership },
             snapshot: self,
@@ -265,7 +284,21 @@ mod tests {
     }
 
     fn meta(index: u64) -> Meta {
-        Meta { last: Some(to_log_id(LogId { term: 3, index })), membership: Default::default() }
+        let last = Some(to_log_id(LogId { term: 3, index }));
+        Meta { last, membership: Default::default(), removed: BTreeSet::new() }
+    }
+
+    #[test]
+    fn removed_members_are_kept_and_cost_nothing_where_there_are_none() {
+        let none = meta(5);
+        let some = Meta { removed: BTreeSet::from([3, 1 << 60]), ..meta(5) };
+        let (short, long) = (none.encode(), some.encode());
+        assert_eq!(long.len(), short.len() + 1 + 4 + 2 * 8);
+        assert_eq!(Meta::decode(short.into()).unwrap(), none);
+        assert_eq!(Meta::decode(long.clone().into()).unwrap(), some);
+        for length in 0..long.len() {
+            assert!(Meta::decode(Bytes::copy_from_slice(&long[..length])).is_err(), "{length} bytes");
+        }
     }
 
     fn write(store: &SnapshotStore, index: u64) -> io::Result<SnapshotFile> {
