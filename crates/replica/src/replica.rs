@@ -399,7 +399,8 @@ fn assemble(
                 let (engine, directory) = (engine.clone(), directory.clone());
                 let (spoken, handler, removed) = (spoken.clone(), handler.clone(), removed.clone());
                 let execution = config.execution;
-                let host = Host { engine, directory, spoken, removed, store, execution, handler };
+                let links = links.clone();
+                let host = Host { engine, directory, links, spoken, removed, store, execution, handler };
                 tasks.push(peer::listen(Arc::new(host), listener));
             }
         }
@@ -412,6 +413,17 @@ fn assemble(
                 }
             }));
         }
+        let leadership = leadership::observe(&engine, applied_seen);
+        if !config.peers.is_empty() {
+            let (engine, links, leadership) = (engine.clone(), links.clone(), leadership.clone());
+            tasks.push(tokio::spawn(peer::watch_reach(
+                engine,
+                links,
+                leadership,
+                config.timing,
+                config.node,
+            )));
+        }
         Ok(Parts {
             directory,
             snapshots,
@@ -419,7 +431,7 @@ fn assemble(
             meter,
             quiet,
             barrier: Barrier::start(engine.clone(), 2 * config.timing.election_max),
-            leadership: leadership::observe(&engine, applied_seen),
+            leadership,
             failure,
             links,
             spoken,

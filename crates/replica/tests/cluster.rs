@@ -553,6 +553,34 @@ async fn requests_are_forwarded_and_silence_has_an_end() {
     cluster.stop().await;
 }
 
+/// A leader whose port receives nothing hears its followers all the same, on the connections that it opened itself. But no
+/// follower can forward anything to it, so it must not lead on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_whose_port_receives_nothing_gives_way() {
+    for state in [Wire::Silent, Wire::Cut] {
+        let cluster = Cluster::formed(3).await;
+        cluster.write(b"before", &[]).await;
+        cluster.agreed().await;
+        for node in cluster.nodes.values() {
+            node.serve_forwarded(Arc::new(Echo));
+        }
+        let (old, _) = cluster.leader().await;
+        cluster.switch.set_port(old, state);
+        // Another one leads, and what its followers forward arrives.
+        let (new, _) = cluster.leader_except(&[old]).await;
+        let third = 6 - old - new;
+        let answer = cluster.nodes[&third].forward(new, Bytes::from_static(b"hello"), LONG).await;
+        assert_eq!(answer, Ok(Bytes::from(format!("{third} said hello"))), "{state:?}");
+        cluster.write(b"after", &[old]).await;
+        cluster.until(|| cluster.nodes[&old].leadership().borrow().office().is_none()).await;
+        // When its port works again it follows.
+        cluster.switch.set_port(old, Wire::Whole);
+        cluster.write(b"and again", &[]).await;
+        assert_eq!(cluster.agreed().await.last(), Some(&b"and again".to_vec()), "{state:?}");
+        cluster.stop().await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_agree_over_tcp() {
     let mut peers = BTreeMap::new();

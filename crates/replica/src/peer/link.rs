@@ -13,7 +13,7 @@ use crate::engine::{Engine, Member, Types};
 use crate::look_out::after_the_others;
 use crate::quiet::Quiet;
 use crate::snapshot::SnapshotFile;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use futures_util::future::{BoxFuture, Either, select};
 use futures_util::stream::{BoxStream, FuturesOrdered};
 use futures_util::{Stream, StreamExt};
@@ -139,6 +139,26 @@ impl Links {
         deadline: Duration,
     ) -> io::Result<Bytes> {
         self.peer(node, member).bulk.call(kind::FORWARD, request, deadline).await
+    }
+
+    /// Asks a peer whether it reaches this node's port, and for its vote. None if it does not answer or does not know
+    /// the question.
+    pub async fn is_reached_by(
+        &self,
+        node: NodeId,
+        member: &Member,
+        deadline: Duration,
+    ) -> Option<(bool, VoteOf<Types>)> {
+        let asked = self.peer(node, member).consensus.call(kind::REACH, Bytes::new(), deadline);
+        let mut answer = asked.await.ok()?;
+        let reaches_us = answer.try_get_u8().ok()? != 0;
+        Some((reaches_us, message::decode_bare_vote(answer).ok()?))
+    }
+
+    /// Whether this node reaches the port of a peer. On the connection for consensus, which no forwarded request holds up.
+    pub async fn reaches(&self, node: NodeId, member: &Member) -> bool {
+        let pinged = self.peer(node, member).consensus.call(kind::PING, Bytes::new(), 2 * self.0.patience);
+        pinged.await.is_ok()
     }
 
     /// Closes all connections.

@@ -25,6 +25,9 @@ pub(crate) mod kind {
     pub const FORWARD: u8 = 9;
     /// Answered at once, with nothing.
     pub const PING: u8 = 10;
+    /// Whether the one that is asked reaches the port of the one that asks: answered with one byte, 1 or 0, and
+    /// the vote of the one that answers. A peer that does not know it answers `FAILED`.
+    pub const REACH: u8 = 11;
     /// The answer to any of these.
     pub const ANSWER: u8 = 64;
     /// There is no answer; the body says why.

@@ -2,6 +2,7 @@
 
 use super::frame::{self, Frame, FrameReader};
 use super::handshake::{Hello, Purpose, Spoken};
+use super::link::Links;
 use super::message::{self, kind};
 use super::network::{ForwardHandler, Listener, Stream};
 use super::pipeline::Pipeline;
@@ -9,7 +10,7 @@ use super::receiving::Receiving;
 use crate::NodeId;
 use crate::config::Execution;
 use crate::data_dir::DataDir;
-use crate::engine::{Engine, Removed, Types, was_removed};
+use crate::engine::{Engine, Member, Removed, Types, was_removed};
 use crate::snapshot::SnapshotStore;
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -36,6 +37,7 @@ const REQUESTS_MAX: usize = 1024;
 pub(crate) struct Host {
     pub engine: Engine,
     pub directory: Arc<DataDir>,
+    pub links: Links,
     pub spoken: Arc<Spoken>,
     pub removed: Removed,
     pub store: SnapshotStore,
@@ -165,9 +167,14 @@ impl Host {
 
     /// The identity that the membership names for a node.
     fn remembered(&self, node: NodeId) -> Option<u128> {
+        self.member(node).map(|member| member.identity)
+    }
+
+    /// A member, as the membership names it.
+    fn member(&self, node: NodeId) -> Option<Member> {
         let metrics = self.engine.server_metrics();
         let membership = metrics.borrow_watched().membership_config.clone();
-        membership.membership().get_node(&node).map(|member| member.identity)
+        membership.membership().get_node(&node).cloned()
     }
 }
 
@@ -262,6 +269,17 @@ impl Connection {
                 .await;
             }
             kind::PING => self.answers.send(call, kind::ANSWER, Bytes::new()),
+            kind::REACH => {
+                let (links, from) = (self.host.links.clone(), self.from);
+                let member = self.host.member(from);
+                self.spawn(call, async move {
+                    let member = member.ok_or_else(|| io::Error::other("the one that asks is no member"))?;
+                    let reached = links.reaches(from, &member).await;
+                    let vote = engine.server_metrics().borrow_watched().vote;
+                    Ok([&[reached.into()], &message::encode_bare_vote(&vote)[..]].concat().into())
+                })
+                .await;
+            }
             // A newer peer that asks for something we do not know, although the versions overlap.
             other => self.answers.send(call, kind::FAILED, format!("unknown call {other}").into()),
         }

@@ -24,6 +24,8 @@ type Wires = BTreeMap<(NodeId, NodeId), watch::Sender<Wire>>;
 pub struct Switch {
     listeners: Arc<Mutex<BTreeMap<String, mpsc::UnboundedSender<DuplexStream>>>>,
     wires: Arc<Mutex<Wires>>,
+    /// Whether what listens at a node's port gets anything.
+    ports: Arc<Mutex<BTreeMap<NodeId, watch::Sender<Wire>>>>,
 }
 
 pub fn address(node: NodeId) -> String {
@@ -46,6 +48,16 @@ impl Switch {
         }
     }
 
+    /// Changes what arrives at a node's port. Connections that the node opens itself work both ways.
+    pub fn set_port(&self, node: NodeId, state: Wire) {
+        self.port_of(node).send_replace(state);
+    }
+
+    fn port_of(&self, node: NodeId) -> watch::Sender<Wire> {
+        let mut ports = self.ports.lock().unwrap();
+        ports.entry(node).or_insert_with(|| watch::channel(Wire::Whole).0).clone()
+    }
+
     fn wire(&self, from: NodeId, to: NodeId) -> watch::Sender<Wire> {
         let mut wires = self.wires.lock().unwrap();
         wires.entry((from, to)).or_insert_with(|| watch::channel(Wire::Whole).0).clone()
@@ -62,7 +74,8 @@ impl Network for Port {
         Box::pin(async move {
             let to: NodeId = address.trim_start_matches("node-").parse().expect("one of our addresses");
             let (out, back) = (self.switch.wire(self.node, to), self.switch.wire(to, self.node));
-            let state = *out.borrow();
+            let port = self.switch.port_of(to);
+            let state = if *port.borrow() == Wire::Whole { *out.borrow() } else { *port.borrow() };
             match state {
                 Wire::Whole => {}
                 Wire::Cut => return Err(io::ErrorKind::ConnectionRefused.into()),
@@ -76,11 +89,17 @@ impl Network for Port {
             let (near_reads, near_writes) = tokio::io::split(near_end);
             let (far_reads, far_writes) = tokio::io::split(far_end);
             tokio::spawn(async move {
+                let mut port = port.subscribe();
+                let there = std::pin::pin!(carry(near_reads, far_writes, out.subscribe()));
+                let and_back = std::pin::pin!(carry(far_reads, near_writes, back.subscribe()));
                 tokio::select! {
                     biased;
-                    () = carry(near_reads, far_writes, out.subscribe()) => {}
-                    () = carry(far_reads, near_writes, back.subscribe()) => {}
+                    _ = port.wait_for(|state| *state != Wire::Whole) => {}
+                    () = there => return,
+                    () = and_back => return,
                 }
+                // Neither end is told while it is silent.
+                let _ = port.wait_for(|state| *state != Wire::Silent).await;
             });
             Ok(Box::new(near) as Box<dyn Stream>)
         })
