@@ -25,6 +25,7 @@ mod machine;
 mod names;
 mod numbers;
 mod office;
+mod pace;
 mod permit;
 mod time;
 mod timing;
@@ -51,6 +52,7 @@ pub use numbers::{
     Token, TransmissionId,
 };
 pub use office::{Line, MachineTime, Message, Office, OfficeLimits, Sealed, Turned, Waiting};
+pub use pace::LeaderPace;
 pub use permit::{Permit, PermitCount, ReadPermit};
 pub use time::{ClusterTime, Moment, Span, WallTime};
 pub use timing::{Bounds, BrokenTiming, Deadline, Timing, TimingNumbers};

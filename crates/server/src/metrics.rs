@@ -360,6 +360,11 @@ fn render_replica(node: &Node, page: &mut Page) {
         "Time measured and counted against nobody, because of the cap.",
     )
     .value(desk.dropped.as_secs_f64());
+    page.gauge(
+        "tenure_leader_clock_fast_ratio",
+        "By how much cluster time runs ahead of this node's clock, as a share; 0 while rho allows it.",
+    )
+    .value(node.replica().machine().read().leader_fast_ppm() as f64 / 1e6);
     page.counter("tenure_desk_overloaded_total", "Commands turned away because the leader's line was full.")
         .value(desk.overloaded);
 }

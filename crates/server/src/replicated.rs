@@ -6,16 +6,22 @@
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
+use tenure_clock::Clock;
 use tenure_core::state::State;
-use tenure_core::{Applied, Machine, MachineTime};
+use tenure_core::{Applied, LeaderPace, Machine, MachineTime};
 use tenure_replica::StateMachine;
 
 use crate::hub::Hub;
+
+/// The rho that holders count with unless they are told otherwise: the bound on the difference of two clocks' rates.
+const RHO_PPM: u32 = 500;
 
 /// The machine and where its events go.
 pub struct Replicated {
     machine: Machine,
     hub: Arc<Hub>,
+    clock: Arc<dyn Clock>,
+    pace: LeaderPace,
 }
 
 /// What applying one entry answered, and where the machine's time stood then.
@@ -32,8 +38,24 @@ pub enum Capture {
 }
 
 impl Replicated {
-    pub fn new(hub: Arc<Hub>) -> Self {
-        Self { machine: Machine::default(), hub }
+    pub fn new(hub: Arc<Hub>, clock: Arc<dyn Clock>) -> Self {
+        Self { machine: Machine::default(), hub, clock, pace: LeaderPace::new(RHO_PPM) }
+    }
+
+    /// By how much cluster time runs ahead of this node's clock, in parts per million, if by more than rho allows.
+    pub fn leader_fast_ppm(&self) -> u64 {
+        self.pace.fast_ppm()
+    }
+
+    /// Compares cluster time with this node's clock.
+    fn follow_pace(&mut self) {
+        if self.pace.saw(self.machine.time(), self.clock.now()) {
+            tracing::warn!(
+                ppm = self.pace.fast_ppm(),
+                "the leader's clock runs faster than this node's by more than rho allows: leases may end while their \
+                 holders still act. Only fences protect. Hand leadership to another node and look at the leader's clock"
+            );
+        }
     }
 
     pub fn machine(&self) -> &Machine {
@@ -59,6 +81,7 @@ impl StateMachine for Replicated {
         // read must not be skipped: this node would then agree with nobody.
         let entry = tenure_wire::decode_entry(entry).unwrap_or_else(|error| panic!("cannot apply: {error}"));
         let applied = self.machine.apply(entry);
+        self.follow_pace();
         self.hub.publish(&applied, &self.machine);
         AppliedEntry { applied, time: self.time() }
     }
@@ -93,5 +116,6 @@ impl StateMachine for Replicated {
         // Freeing a million sessions takes most of a second, in which nothing would be applied.
         std::thread::spawn(move || drop(old));
         self.hub.reset(&self.machine);
+        self.pace.reset();
     }
 }

@@ -122,7 +122,7 @@ impl Server {
             },
             world.disk.clone(),
             world.network.clone(),
-            Replicated::new(hub.clone()),
+            Replicated::new(hub.clone(), world.clock.clone()),
         )
         .await?;
         let prober = Prober::new(world.network, probe_address(address).to_string());

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use crate::event::EndReason;
+
 use super::{Jeopardy, LeaseEnd, LeaseState, NoPermit};
 
 impl fmt::Display for Jeopardy {
@@ -34,6 +36,10 @@ impl fmt::Display for LeaseEnd {
                 f.write_str("lost")?;
                 if let Some(why) = why {
                     write!(f, " ({why})")?;
+                }
+                if matches!(why, None | Some(EndReason::Expired)) {
+                    // By our clock it had time left, so a store that counted as we do would have kept it.
+                    f.write_str(" before its deadline by this machine's clock: the store's clock ran fast or the session was ended early")?;
                 }
                 write!(f, "; work of {:?} since the last acknowledged renewal is in doubt", suspect.length)
             }
