@@ -305,6 +305,9 @@ impl Machine {
     fn make_way(&mut self, acquire: &Acquire, known: &[Option<ResourceNumber>]) -> Result<(), Refusal> {
         self.grantable(acquire, known, Lapsed::DoNotCount)?;
         self.tokens_left(acquire.resources.len())?;
+        if self.lapsed_sessions == 0 {
+            return Ok(());
+        }
         for number in known.iter().flatten() {
             self.take_over_lapsed(*number, acquire.mode);
         }
