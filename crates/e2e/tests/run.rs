@@ -462,6 +462,27 @@ fn a_loss_stops_the_command_and_a_candidate_campaigns_again() {
     assert_eq!(elect.wait().code(), Some(143), "what ends the command is passed on\n{}", elect.log());
 }
 
+/// When the store is gone the lease runs out, and that is what `run` reports: its guardian has done nothing wrong.
+#[test]
+fn a_store_that_is_gone_costs_the_lease_and_is_not_called_the_guardians_fault() {
+    let _turn = alongside();
+    let mut node = Node::start("run-gone");
+    let scratch = Scratch::new("run-gone");
+    let script = "touch running-${TENURE_RESOURCE#gone/}; while :; do sleep 1; done";
+    let mut runs: Vec<Run> = (0..3)
+        .map(|n| {
+            let (name, resource) = (format!("gone-{n}"), format!("gone/{n}"));
+            Run::start(&node, &scratch, &name, &["run", &resource, "--ttl", "5s"], script)
+        })
+        .collect();
+    (0..3).for_each(|n| wait_for(&scratch.path().join(format!("running-{n}"))));
+    node.kill();
+    for run in &mut runs {
+        assert_eq!(run.wait().code(), Some(104), "{}", run.log());
+        assert!(!run.log().contains("the guardian"), "{}", run.log());
+    }
+}
+
 /// Who leads is told, with what it published; that nobody leads is told as clearly; and a watch hears both.
 #[test]
 fn who_leads_is_told_and_that_nobody_does() {

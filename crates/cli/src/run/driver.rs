@@ -27,8 +27,6 @@ use crate::output::Output;
 
 /// How long the guardian may take to say how a child ended that was seen dead.
 const TOLD_WITHIN: Duration = Duration::from_millis(100);
-/// A deadline that has moved by less is not worth a message.
-const MOVED: Duration = Duration::from_millis(5);
 /// The guardian's deadline comes this part of the margin later than ours: as long as `run` can, it is `run` that kills.
 const GUARDIAN_LATER: u32 = 2;
 /// Bounds of the time between two looks at the lease.
@@ -205,16 +203,8 @@ impl<'a> Stage<'a> {
             .talk(&format!("tenure: {resource} is held under token {token}; contained by {}", tree.name()));
         let mind = Mind::new(margins, plan.grace, deadline);
         let look_every = (margins.hard / 4).clamp(LOOK_MIN, LOOK_MAX);
-        let watch = Watch {
-            tree,
-            guardian,
-            mind,
-            deadline,
-            look_every,
-            child: None,
-            child_pid: None,
-            unsent: Vec::new(),
-        };
+        let watch =
+            Watch { tree, guardian, mind, look_every, child: None, child_pid: None, unsent: Vec::new() };
         let finish = watch.run(self, &held.lease).await;
         self.end(plan, held, finish).await;
         Ok(match finish.outcome {
@@ -244,8 +234,6 @@ struct Watch<'a> {
     tree: &'a Tree,
     guardian: Guardian,
     mind: Mind,
-    /// The deadline that the guardian was told last.
-    deadline: MachineMoment,
     look_every: Duration,
     child: Option<Handle>,
     child_pid: Option<i32>,
@@ -260,8 +248,8 @@ impl Watch<'_> {
         // Seen dead, and the guardian has not said how.
         let mut unexplained: Option<tokio::time::Instant> = None;
         loop {
-            self.tell_deadline(lease);
-            let wait = self.mind.next_look(hold_of(lease), SystemClock.machine_now()).min(self.look_every);
+            let (hold, now) = read(lease);
+            let wait = self.mind.next_look(hold, now).min(self.look_every);
             let event = tokio::select! {
                 biased;
                 message = self.guardian.next() => match message {
@@ -292,8 +280,12 @@ impl Watch<'_> {
     async fn carry_out(&mut self, stage: &mut Stage<'_>, lease: &Lease, event: Event) -> Option<Finish> {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
-            for action in self.mind.handle(event, hold_of(lease), SystemClock.machine_now()) {
+            let (hold, now) = read(lease);
+            for action in self.mind.handle(event, hold, now) {
                 match action {
+                    Action::SendDeadline(deadline) => {
+                        self.guardian.send(&ToGuardian::Deadline(deadline.into()));
+                    }
                     Action::Forward(signal) => self.forward(signal),
                     Action::StopAll(cause) => {
                         stage.output.complain(match cause {
@@ -325,16 +317,6 @@ impl Watch<'_> {
         let killed = self.tree.kill_all(&stage.inherited, &expected, self.child_pid, stuck).await;
         let ending = killed.ending.map(|ending| self.tree.ending(ending));
         Event::Empty { left_over: killed.left_over, ending }
-    }
-
-    /// Tells the guardian what the lease's deadline has become.
-    fn tell_deadline(&mut self, lease: &Lease) {
-        let deadline = deadline_of(lease);
-        let (later, earlier) = (deadline.left_at(self.deadline), self.deadline.left_at(deadline));
-        if later > MOVED || earlier > MOVED {
-            self.deadline = deadline;
-            self.guardian.send(&ToGuardian::Deadline(deadline.into()));
-        }
     }
 
     fn hear(&mut self, stage: &Stage<'_>, message: FromGuardian) -> Event {
@@ -398,18 +380,20 @@ async fn until(moment: Option<tokio::time::Instant>) {
     }
 }
 
-/// What the lease is now.
-fn hold_of(lease: &Lease) -> Hold {
+/// What the lease is now, and the time. The clock is read first, so a deadline computed of the two errs to the early side.
+fn read(lease: &Lease) -> (Hold, MachineMoment) {
+    let now = SystemClock.machine_now();
     let status = lease.status();
     let left = lease.remaining();
-    match (status.state, status.notice) {
+    let hold = match (status.state, status.notice) {
         (LeaseState::Ended(_), _) => Hold::Ended,
         (_, Some(_)) => Hold::Noticed { left },
         (_, None) => Hold::Held { left },
-    }
+    };
+    (hold, now)
 }
 
-/// The lease's deadline, as other processes of this machine can read it. The clock is read first, so it errs to the early side.
+/// The lease's deadline, as other processes of this machine can read it.
 fn deadline_of(lease: &Lease) -> MachineMoment {
     let now = SystemClock.machine_now();
     now.plus(lease.remaining())

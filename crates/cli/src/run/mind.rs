@@ -6,6 +6,10 @@
 //! the latest deadline that the guardian has *confirmed*. So a guardian that is stopped costs the tree its life at the
 //! last deadline it knew of, just as a stopped `run` does: neither runs on unguarded.
 //!
+//! The deadline is computed once per renewal, here, and sent to the guardian, which confirms exactly that value. Which of the
+//! two came first, and so who is to blame, is decided by comparing these two values. It is never decided by comparing
+//! a deadline with a later reading of what is left: two readings of one deadline differ by the time between them.
+//!
 //! The session is ended only after the tree was seen empty. Nothing here ends it on a guess.
 
 use std::time::Duration;
@@ -33,12 +37,15 @@ impl Ending {
     }
 }
 
+/// A deadline that has moved by less is the same deadline, read again.
+const MOVED: Duration = Duration::from_millis(5);
+
 /// The number of the signal that ends a process politely.
 pub const TERM: i32 = 15;
 /// The number of the signal that ends a process.
 pub const KILL: i32 = 9;
 
-/// What the lease is at the moment of an event.
+/// What the lease is at the moment of an event. What is left was read no earlier than the clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hold {
     /// Ours until the deadline, which may move.
@@ -53,6 +60,15 @@ pub enum Hold {
     },
     /// Another's, or nobody's.
     Ended,
+}
+
+impl Hold {
+    fn left(self) -> Duration {
+        match self {
+            Hold::Held { left } | Hold::Noticed { left } => left,
+            Hold::Ended => Duration::ZERO,
+        }
+    }
 }
 
 /// What happened.
@@ -80,6 +96,8 @@ pub enum Event {
 /// What has to be done now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
+    /// Send the guardian the lease's new deadline.
+    SendDeadline(MachineMoment),
     /// Pass a signal on to the process that was started.
     Forward(i32),
     /// Ask every process of the tree to end.
@@ -132,6 +150,9 @@ pub struct Mind {
     margins: Margins,
     /// How long a drain may take; what is left of the lease when it begins, if not said.
     grace: Option<Duration>,
+    /// The lease's deadline, as the guardian was sent it last.
+    deadline: MachineMoment,
+    /// The latest deadline that the guardian has confirmed.
     confirmed: MachineMoment,
     phase: Phase,
     stopping: Option<Cause>,
@@ -152,11 +173,12 @@ enum Phase {
 
 impl Mind {
     /// A tree that was started under a deadline that the guardian knows.
-    pub fn new(margins: Margins, grace: Option<Duration>, confirmed: MachineMoment) -> Mind {
+    pub fn new(margins: Margins, grace: Option<Duration>, deadline: MachineMoment) -> Mind {
         Mind {
             margins,
             grace,
-            confirmed,
+            deadline,
+            confirmed: deadline,
             phase: Phase::Running,
             stopping: None,
             drained_by: None,
@@ -176,6 +198,7 @@ impl Mind {
         {
             self.confirmed = deadline;
         }
+        self.follow(hold, now, &mut actions);
         self.look(hold, now, &mut actions);
         match event {
             Event::Look | Event::Confirmed(_) => {}
@@ -219,14 +242,27 @@ impl Mind {
         self.drained_by.map_or(deadline, |by| deadline.min(by.left_at(now)))
     }
 
+    /// Takes over the lease's deadline when it has moved.
+    fn follow(&mut self, hold: Hold, now: MachineMoment, actions: &mut Vec<Action>) {
+        let left = hold.left();
+        // A lease with nothing left has no new deadline: after a pause, `now` would look like a later one.
+        if self.phase != Phase::Running || left.is_zero() {
+            return;
+        }
+        let deadline = now.plus(left);
+        if deadline.left_at(self.deadline) > MOVED || self.deadline.left_at(deadline) > MOVED {
+            self.deadline = deadline;
+            actions.push(Action::SendDeadline(deadline));
+        }
+    }
+
     /// What is left until the earlier of the two deadlines, and whose that is.
     fn left(&self, hold: Hold, now: MachineMoment) -> (Cause, Duration) {
-        let lease = match hold {
-            Hold::Held { left } | Hold::Noticed { left } => left,
-            Hold::Ended => Duration::ZERO,
-        };
-        let guarded = self.confirmed.left_at(now);
-        if lease <= guarded { (Cause::Lease, lease) } else { (Cause::Guardian, guarded) }
+        let left = hold.left();
+        // The same value once it is confirmed, so equal means that the lease itself runs out.
+        let whose = if self.confirmed.is_before(self.deadline) { Cause::Guardian } else { Cause::Lease };
+        // A lease that has ended is itself the cause, whatever the guardian has confirmed.
+        if left.is_zero() { (Cause::Lease, left) } else { (whose, left.min(self.confirmed.left_at(now))) }
     }
 
     fn look(&mut self, hold: Hold, now: MachineMoment, actions: &mut Vec<Action>) {

@@ -82,12 +82,14 @@ fn a_child_that_heeds_the_soft_deadline_ends_cleanly_and_the_lease_is_lost_all_t
 #[test]
 fn renewals_move_the_deadline_only_once_the_guardian_knows() {
     let mut mind = running();
+    assert_eq!(mind.handle(Event::Look, held(10), at(6)), [Action::SendDeadline(at(16))]);
     assert_eq!(mind.handle(Event::Confirmed(at(16)), held(10), at(6)), []);
     assert_eq!(mind.handle(Event::Look, held(4), at(12)), [], "the guardian knows of sixteen");
     let mut mind = running();
     // The lease was renewed, and nobody has confirmed it: the guardian is stopped.
-    assert_eq!(mind.handle(Event::Look, held(9), at(7)), [Action::StopAll(Cause::Guardian)]);
-    assert_eq!(mind.handle(Event::Look, held(9), at(9)), [Action::KillAll]);
+    let actions = mind.handle(Event::Look, held(9), at(7));
+    assert_eq!(actions, [Action::SendDeadline(at(16)), Action::StopAll(Cause::Guardian)]);
+    assert_eq!(mind.handle(Event::Look, held(7), at(9)), [Action::KillAll]);
     assert_eq!(finish(&mut mind, 0).outcome, Outcome::Stopped(Cause::Guardian));
 }
 
@@ -109,7 +111,8 @@ fn an_ended_lease_kills_at_once() {
 fn a_notice_is_heeded_before_its_deadline() {
     let mut mind = running();
     let noticed = |left| Hold::Noticed { left: Duration::from_secs(left) };
-    assert_eq!(mind.handle(Event::Look, noticed(8), at(1)), [Action::StopAll(Cause::Lease)]);
+    let actions = mind.handle(Event::Look, noticed(8), at(1));
+    assert_eq!(actions, [Action::SendDeadline(at(9)), Action::StopAll(Cause::Lease)]);
     assert_eq!(mind.handle(Event::Look, noticed(1), at(8)), [Action::KillAll]);
 }
 
@@ -133,14 +136,14 @@ fn term_drains_within_what_is_left() {
 #[test]
 fn term_drains_within_the_grace_that_was_given() {
     let mut mind = Mind::new(MARGINS, Some(Duration::from_secs(60)), at(100));
-    mind.handle(Event::Signal(TERM), held(6), at(4));
-    assert_eq!(mind.handle(Event::Look, held(9), at(63)), []);
+    mind.handle(Event::Signal(TERM), held(96), at(4));
+    assert_eq!(mind.handle(Event::Look, held(37), at(63)), []);
     assert_eq!(
-        mind.handle(Event::Signal(TERM), held(9), at(63)),
+        mind.handle(Event::Signal(TERM), held(37), at(63)),
         [Action::Forward(TERM)],
         "twice is not longer"
     );
-    assert_eq!(mind.handle(Event::Look, held(9), at(64)), [Action::KillAll]);
+    assert_eq!(mind.handle(Event::Look, held(36), at(64)), [Action::KillAll]);
 }
 
 #[test]
@@ -191,4 +194,29 @@ fn how_the_child_ended_may_be_seen_last() {
     let seen = Event::Empty { left_over: 0, ending: Some(Ending::Exited(3)) };
     let end = Finish { clean: true, outcome: Outcome::Child(Ending::Exited(3)) };
     assert_eq!(mind.handle(seen, held(9), at(1)), [Action::Finish(end)]);
+}
+
+#[test]
+fn an_unreachable_store_is_not_the_guardians_fault() {
+    // The guardian has confirmed the deadline, and no renewal has moved it since. What is left of the lease was read a little
+    // after the clock, so the two readings of the same deadline never agree to the microsecond.
+    let noise = Duration::from_micros(40);
+    let read = |left: u64| Hold::Held { left: Duration::from_secs(left) + noise };
+    let mut mind = running();
+    assert_eq!(mind.handle(Event::Look, read(4), at(6)), []);
+    assert_eq!(mind.handle(Event::Look, read(3), at(7)), [Action::StopAll(Cause::Lease)]);
+    assert_eq!(mind.handle(Event::Look, read(1), at(9)), [Action::KillAll]);
+    assert_eq!(finish(&mut mind, 0).outcome, Outcome::Stopped(Cause::Lease));
+}
+
+#[test]
+fn the_same_deadline_read_again_is_not_sent_again() {
+    let mut mind = running();
+    for noise in [0, 40, 4_000] {
+        let hold = Hold::Held { left: Duration::from_secs(5) + Duration::from_micros(noise) };
+        assert_eq!(mind.handle(Event::Look, hold, at(5)), [], "{noise} us");
+    }
+    // After a pause there is nothing left, and the present is not a new deadline.
+    assert_eq!(mind.handle(Event::Look, held(0), at(30)), [Action::KillAll]);
+    assert_eq!(finish(&mut mind, 0).outcome, Outcome::Stopped(Cause::Lease));
 }
