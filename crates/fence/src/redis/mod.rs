@@ -27,6 +27,9 @@ pub const WRITE_LUA: &str = include_str!("write.lua");
 /// The barrier, as text, for users of other languages.
 pub const BARRIER_LUA: &str = include_str!("barrier.lua");
 
+/// How the scripts begin an error about a token that is not 16 digits.
+const MISUSE: &str = "TN003";
+
 static WRITE: LazyLock<Script> = LazyLock::new(|| Script::new(WRITE_LUA));
 static BARRIER: LazyLock<Script> = LazyLock::new(|| Script::new(BARRIER_LUA));
 static REPAIR: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("repair.lua")));
@@ -334,6 +337,7 @@ fn classify(error: RedisError, find_out: FindOut) -> FenceError {
         ErrorKind::Server(
             Ask | BusyLoading | ClusterDown | MasterDown | Moved | NoScript | ReadOnly | TryAgain,
         ) => FenceError::unavailable(error),
+        ErrorKind::Extension if error.code() == Some(MISUSE) => FenceError::refused(error),
         // BUSY, OOM, NOREPLICAS, MISCONF: the server will not run scripts or writes just now.
         ErrorKind::Extension => FenceError::unavailable(error),
         ErrorKind::Server(_) => FenceError::refused(error),

@@ -2,8 +2,13 @@
 -- KEYS: the fence, then every key that the commands touch (all in one hash slot).
 -- ARGV: token (16 digits), '1' to move the cursor or '0', the cursor, then per command its length and words.
 -- Answers {'stale', seen}, {'failed', number of the command, message} or {'ok', answers...}.
--- Tokens are compared as text of fixed width: Lua's numbers are doubles.
+-- Fails with TN003, and writes nothing, if a token, presented or stored, is not 16 digits.
+-- Tokens are compared as text, because Lua's numbers are doubles. That is right only if all have the same width: `5` sorts
+-- above `0000000000000042`.
+local function is_token(text) return #text == 16 and not text:find('%D') end
+if not is_token(ARGV[1]) then return redis.error_reply('TN003 the token presented is not 16 digits') end
 local seen = redis.call('HGET', KEYS[1], 'token')
+if seen and not is_token(seen) then return redis.error_reply('TN003 the token stored is not 16 digits; repair it') end
 if seen and seen > ARGV[1] then return {'stale', seen} end
 if seen ~= ARGV[1] then
   redis.call('HSET', KEYS[1], 'token', ARGV[1])

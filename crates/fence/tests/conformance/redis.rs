@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use ::redis::aio::MultiplexedConnection;
 use tenure_core::{Permit, Scope, Token};
-use tenure_fence::redis::{Redis, del, guarded, set};
+use tenure_fence::redis::{BARRIER_LUA, Redis, WRITE_LUA, del, guarded, set};
 use tenure_fence::{Barrier, Cursor, Effect, FenceError, Mark, Takeover};
 
 use crate::cases::{self, Gate, REASON, Subject};
@@ -130,6 +130,50 @@ async fn a_command_that_fails_half_way_is_unknown_and_the_first_is_refused() {
         keys.fence.write(&mut connection, &permit, &[set(&other, "1"), push]).await.expect_err("wrong type");
     assert_eq!(half.effect(), Effect::Unknown, "{half}");
     assert_eq!(keys.get(&scope, "other").await.as_deref(), Some("1"));
+}
+
+/// Other languages call the scripts with text of their own. A token that is not padded sorts above every padded one, so a stale
+/// `5` used to pass a mark of 42.
+#[tokio::test]
+async fn a_token_that_is_not_sixteen_digits_is_refused() {
+    let Some(keys) = Keys::start("digits").await else { return };
+    let scope = cases::fresh_scope("digits");
+    let mut connection = keys.connection().await;
+    let value = keys.fence.key(&scope, "value");
+    let fence = format!("test:{{{scope}}}#fence");
+    keys.put(&cases::permit(&scope, 42), "value", "kept").await.expect("put");
+    for token in
+        ["5", "", "43", "00000000000000042", "000000000000004x", "-000000000000042", "9007199254740992 "]
+    {
+        let mut write = ::redis::cmd("EVAL");
+        write.arg(WRITE_LUA).arg(2).arg(&fence).arg(&value).arg(token).arg("0").arg("");
+        write.arg(3).arg("SET").arg(&value).arg("lost");
+        let mut barrier = ::redis::cmd("EVAL");
+        barrier.arg(BARRIER_LUA).arg(1).arg(&fence).arg(token).arg("worker");
+        for call in [write, barrier] {
+            let refused = call.query_async::<::redis::Value>(&mut connection).await.expect_err("not a token");
+            assert_eq!(refused.code(), Some("TN003"), "{token:?}: {refused}");
+        }
+    }
+    assert_eq!(keys.get(&scope, "value").await.as_deref(), Some("kept"));
+    assert_eq!(keys.mark(&scope).await.expect("mark").map(|mark| mark.token.get()), Some(42));
+    // A mark that somebody stored like this is compared with nothing either, and can be repaired.
+    let stored: i64 = ::redis::cmd("HSET")
+        .arg(&fence)
+        .arg("token")
+        .arg("5")
+        .query_async(&mut connection)
+        .await
+        .expect("set");
+    assert_eq!(stored, 0);
+    for refused in [
+        keys.put(&cases::permit(&scope, 43), "value", "lost").await.expect_err("the mark is no token"),
+        keys.barrier(&cases::takeover(&scope, 43)).await.map(drop).expect_err("the mark is no token"),
+    ] {
+        assert!(matches!(refused, FenceError::Refused { .. }), "{refused}");
+    }
+    keys.repair(&scope, Token::try_from(42).expect("a token")).await.expect("repair");
+    keys.put(&cases::permit(&scope, 43), "value", "new").await.expect("put");
 }
 
 /// What a server could lose is asked, not assumed.
