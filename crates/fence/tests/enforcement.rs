@@ -17,6 +17,7 @@ use tenure_fence::{FenceError, Takeover};
 use tokio_postgres::{Client, NoTls};
 
 const SCOPE: &str = "ledger/writer";
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// A database with every kind of table that a write can reach another way.
 const SETUP: &str = "
@@ -526,9 +527,9 @@ async fn breaking_the_glass_is_audited_and_ends_with_its_transaction() {
     assert!(lines[0].contains("break glass ledger/writer by postgres - ticket 17"), "{}", lines[0]);
     // The same as one call, and undone together with its line in the audit when a statement fails.
     let mut other = connect(ledger.server.port, "postgres", &ledger.database).await;
-    enforce::break_glass(&mut other, &scope(), "ticket 18", write).await.expect("past the guard");
+    enforce::break_glass(&mut other, &scope(), "ticket 18", write, PATIENCE).await.expect("past the guard");
     let wrong = format!("{write}; SELECT 1 / 0");
-    enforce::break_glass(&mut other, &scope(), "ticket 19", &wrong).await.expect_err("it fails");
+    enforce::break_glass(&mut other, &scope(), "ticket 19", &wrong, PATIENCE).await.expect_err("it fails");
     assert_eq!(enforce::audit(admin, None).await.expect("audit").len(), 2);
     // Removing the guard is audited too, and leaves the marks.
     enforce::remove(admin, "ledger.events", "").await.expect_err("without a reason");

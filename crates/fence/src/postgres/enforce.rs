@@ -4,13 +4,15 @@
 //!
 //! What it cannot cover: whoever can change the table's definition (its owner, a superuser) can disable
 //! a trigger, detach a partition, or swap the table. That is why [`install`] refuses to guard a table
-//! that the application's role owns. [`status`] tells what is guarded now, [`remove`] is audited.
+//! that the application's role owns, or could come to own. [`status`] tells what is guarded now, [`remove`] is audited.
+
+use std::time::Duration;
 
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use tenure_core::{Scope, Token};
 
-use super::{Postgres, classify, or_null, quote};
+use super::{Postgres, classify, or_null, quote, timers, within};
 use crate::{FenceError, FindOut};
 
 /// The triggers and their functions, as text, for people who keep their migrations elsewhere. Applied
@@ -73,7 +75,11 @@ pub async fn install(client: &Client, install: &Install) -> Result<Installed, Fe
         );
     }
     // Checked inside the transaction, after everything is in place: what is refused leaves no trace.
-    sql += &ownership_check(install);
+    let roles: Vec<String> = install.roles.iter().map(|role| quote(role)).collect();
+    for table in &install.tables {
+        let roles = roles.join(", ");
+        sql += &format!("SELECT tenure_fence.admit({}::regclass, ARRAY[{roles}]::text[]);", quote(table));
+    }
     sql += "COMMIT;";
     if let Err(error) = client.batch_execute(&sql).await {
         let _ = client.batch_execute("ROLLBACK").await; // the first error is the one to tell
@@ -117,24 +123,34 @@ pub async fn status(client: &Client) -> Result<Vec<GuardedTable>, FenceError> {
 
 /// Takes the guard off a table and its family, audited. The marks stay: a mark is never deleted.
 pub async fn remove(client: &Client, table: &str, reason: &str) -> Result<(), FenceError> {
-    let sql = format!("SELECT tenure_fence.unguard_table({}::regclass, {})", quote(table), quote(reason));
+    let name = quote(table);
+    let sql = format!("SELECT tenure_fence.unguard_table(to_regclass({name}), {}, {name})", quote(reason));
     client.batch_execute(&sql).await.map_err(|error| classify(error, FindOut::Repeat))
 }
 
 /// Runs statements past the guard, in one transaction that keeps every holder out until it ends and leaves a line in
 /// the audit; both commit, or neither does. For what cannot wait for a lease, by those who were granted the right.
+///
+/// The server cancels each statement after `timeout`, and this call gives up when that has passed altogether. Whoever
+/// has the means to should then send a cancel request, because the server may still be at work.
 pub async fn break_glass(
     client: &mut Client,
     scope: &Scope,
     reason: &str,
     statements: &str,
+    timeout: Duration,
 ) -> Result<(), FenceError> {
     let glass = format!("SELECT tenure_fence.break_glass({}, {})", quote(&scope.to_string()), quote(reason));
+    let bound = timers(timeout);
     let failed = |error| classify(error, FindOut::ReadBack);
-    let transaction = client.transaction().await.map_err(failed)?;
-    transaction.batch_execute(&glass).await.map_err(failed)?;
-    transaction.batch_execute(statements).await.map_err(failed)?;
-    transaction.commit().await.map_err(failed)
+    let work = async {
+        let transaction = client.transaction().await.map_err(failed)?;
+        transaction.batch_execute(&bound).await.map_err(failed)?;
+        transaction.batch_execute(&glass).await.map_err(failed)?;
+        transaction.batch_execute(statements).await.map_err(failed)?;
+        transaction.commit().await.map_err(failed)
+    };
+    within(Some(timeout), FindOut::ReadBack, work).await?
 }
 
 /// What operators did past the rules, newest first, as lines for people.
@@ -158,42 +174,11 @@ pub async fn audit(client: &Client, limit: Option<u32>) -> Result<Vec<String>, F
 const EVENT_TRIGGER_SQL: &str = "BEGIN;
 DROP EVENT TRIGGER IF EXISTS tenure_fence_cover_new;
 CREATE EVENT TRIGGER tenure_fence_cover_new ON ddl_command_end
-    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE')
+    WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO', 'ALTER TABLE', 'CREATE FOREIGN TABLE',
+                 'ALTER FOREIGN TABLE')
     EXECUTE FUNCTION tenure_fence.cover_new();
 ALTER EVENT TRIGGER tenure_fence_cover_new ENABLE ALWAYS;
 COMMIT;";
-
-/// Refuses roles that could take the triggers off: superusers, and members of the role that owns a
-/// guarded table, one of its partitions, or the fence itself.
-fn ownership_check(install: &Install) -> String {
-    let roles: Vec<String> = install.roles.iter().map(|role| quote(role)).collect();
-    let tables: Vec<String> =
-        install.tables.iter().map(|table| format!("{}::regclass", quote(table))).collect();
-    format!(
-        "DO $check$
-        DECLARE finding text;
-        BEGIN
-            SELECT string_agg(DISTINCT what, '; ') INTO finding FROM (
-                SELECT format('%s is a superuser', r.rolname) AS what FROM pg_roles r
-                    WHERE r.rolname = ANY (ARRAY[{roles}]::text[]) AND r.rolsuper
-                UNION ALL
-                SELECT format('%s can act as the owner of %s', r.rolname, c.oid::regclass)
-                    FROM pg_roles r, pg_class c
-                    WHERE r.rolname = ANY (ARRAY[{roles}]::text[]) AND NOT r.rolsuper
-                      AND pg_has_role(r.oid, c.relowner, 'MEMBER')
-                      AND (c.oid = 'tenure_fence.marks'::regclass OR c.oid IN (SELECT tenure_fence.family(t)
-                           FROM unnest(ARRAY[{tables}]::regclass[]) AS t))
-            ) findings;
-            IF finding IS NOT NULL THEN
-                RAISE EXCEPTION 'not guarded, because the application could take the guard off: %', finding
-                    USING ERRCODE = 'TN003',
-                          HINT = 'Give the tables to another role (ALTER TABLE ... OWNER TO) and grant this one the rights it needs.';
-            END IF;
-        END $check$;",
-        roles = roles.join(", "),
-        tables = tables.join(", "),
-    )
-}
 
 fn identifier(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))

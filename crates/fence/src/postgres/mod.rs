@@ -44,6 +44,7 @@ pub const NO_TOKEN: &str = "TN002";
 #[derive(Clone)]
 pub struct Postgres {
     clock: Arc<dyn Clock>,
+    timeout: Duration,
 }
 
 impl Default for Postgres {
@@ -55,12 +56,19 @@ impl Default for Postgres {
 impl Postgres {
     /// A fence that reads the system's clock.
     pub fn new() -> Postgres {
-        Postgres { clock: Arc::new(SystemClock) }
+        Postgres::with_clock(Arc::new(SystemClock))
     }
 
     /// A fence that reads another clock.
     pub fn with_clock(clock: Arc<dyn Clock>) -> Postgres {
-        Postgres { clock }
+        Postgres { clock, timeout: UNSTATED }
+    }
+
+    /// How long a call may take where no lease bounds it: a barrier of an operator, a repair. 30 seconds unless said.
+    /// The server's own timers end what waits longer, so nothing is left behind that waits for a lock.
+    #[must_use]
+    pub fn timeout(self, timeout: Duration) -> Postgres {
+        Postgres { timeout, ..self }
     }
 
     /// Creates the schema `tenure_fence`, or brings it up to date. Needs the right to create schemas.
@@ -79,15 +87,15 @@ impl Postgres {
     /// Installs the takeover's token; see [`Fence::barrier`]. Waits for older transactions inside, no
     /// longer than the lease lasts: they end by their own timers, which are the old lease's.
     pub async fn barrier(&self, client: &Client, takeover: &Takeover) -> Result<Barrier, FenceError> {
-        let budget = budget::of_takeover(takeover, &*self.clock)?;
+        let budget = budget::of_takeover(takeover, &*self.clock)?.unwrap_or(self.timeout);
         let sql = format!(
-            "SELECT predecessor, seq, encode(cursor, 'hex') FROM tenure_fence.barrier({}, {}, {}, {})",
+            "{} SELECT predecessor, seq, encode(cursor, 'hex') FROM tenure_fence.barrier({}, {}, {})",
+            timers(budget),
             quote(&takeover.scope().to_string()),
             takeover.token(),
             quote(takeover.holder().as_str()),
-            or_null(budget.map(budget::millis)),
         );
-        let rows = within(budget, FindOut::Repeat, client.simple_query(&sql))
+        let rows = within(Some(budget), FindOut::Repeat, client.simple_query(&sql))
             .await?
             .map_err(|error| classify(error, FindOut::Repeat))?;
         let row = one_row(&rows)?;
@@ -151,7 +159,7 @@ impl Postgres {
             "SELECT token, holder, seq, encode(cursor, 'hex') FROM tenure_fence.marks WHERE scope = {}",
             quote(&scope.to_string()),
         );
-        let rows = within(None, FindOut::Repeat, client.simple_query(&sql))
+        let rows = within(Some(self.timeout), FindOut::Repeat, client.simple_query(&sql))
             .await?
             .map_err(|error| classify(error, FindOut::Repeat))?;
         let Some(row) = rows.iter().find_map(row) else { return Ok(None) };
@@ -170,12 +178,13 @@ impl Postgres {
         reason: &str,
     ) -> Result<Mark, FenceError> {
         let sql = format!(
-            "SELECT tenure_fence.repair({}, {to}, {}, {})",
+            "{} SELECT tenure_fence.repair({}, {to}, {}, {})",
+            timers(self.timeout),
             quote(&scope.to_string()),
             quote(by.as_str()),
             quote(reason),
         );
-        within(None, FindOut::Repeat, client.simple_query(&sql))
+        within(Some(self.timeout), FindOut::Repeat, client.simple_query(&sql))
             .await?
             .map_err(|error| classify(error, FindOut::Repeat))?;
         self.mark(client, scope).await?.ok_or_else(|| FenceError::refused("the mark has vanished"))
@@ -385,6 +394,17 @@ async fn within<T>(
         .map_err(|elapsed| FenceError::unknown(find_out, elapsed))
 }
 
+/// Statements that bound those after them in the same transaction, on the server, never loosening a timer that is set. What
+/// is sent in one message without a BEGIN is one transaction.
+fn timers(timeout: Duration) -> String {
+    // A little less than the caller waits, so that the server gives up first and says that nothing was done.
+    let most = budget::millis(timeout - timeout / 10);
+    format!(
+        "SELECT pg_catalog.set_config(name, '{most}', true) FROM pg_catalog.pg_settings \
+         WHERE name IN ('lock_timeout', 'statement_timeout') AND (setting = '0' OR setting::bigint > {most});"
+    )
+}
+
 fn row(message: &SimpleQueryMessage) -> Option<&SimpleQueryRow> {
     match message {
         SimpleQueryMessage::Row(row) => Some(row),
@@ -392,8 +412,13 @@ fn row(message: &SimpleQueryMessage) -> Option<&SimpleQueryRow> {
     }
 }
 
+/// The row of the last statement; the statements before it set timers.
 fn one_row(messages: &[SimpleQueryMessage]) -> Result<&SimpleQueryRow, FenceError> {
-    messages.iter().find_map(row).ok_or_else(|| FenceError::refused("the fence's function returned no row"))
+    messages
+        .iter()
+        .rev()
+        .find_map(row)
+        .ok_or_else(|| FenceError::refused("the fence's function returned no row"))
 }
 
 fn number(row: &SimpleQueryRow, column: usize) -> Result<u64, FenceError> {

@@ -8,6 +8,7 @@ use tenure_fence::Takeover;
 use tenure_fence::postgres::Postgres;
 use tokio_postgres::Config;
 
+use super::database::Patience;
 use super::{coverage, database};
 use crate::args::default_holder;
 use crate::context::Context;
@@ -36,9 +37,10 @@ pub struct Args {
 /// Takes the token, then installs it.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     // Connected first: a token that cannot be installed shuts nobody out.
+    let patience = Patience::new(context.timeout());
     let mut databases = Vec::new();
     for database in &args.databases {
-        databases.push(database::connect(database).await?);
+        databases.push(database::connect(database, patience).await?);
     }
     let request = proto::BarrierRequest { resource: args.resource.to_string() };
     let send = |channel, request| async move { LeasesClient::new(channel).barrier(request).await };
@@ -47,7 +49,13 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     let scope = Scope { resource: args.resource.clone(), slot: None };
     let takeover = Takeover::unchecked(scope, installed, default_holder());
     for database in &databases {
-        Postgres::new().barrier(database, &takeover).await.map_err(database::refused)?;
+        let fence = Postgres::new().timeout(patience.left());
+        let raising = fence.barrier(database, &takeover);
+        patience.spend(database.cancel_token(), raising).await.inspect_err(|_| {
+            context.output.complain(&format!(
+                "token {token} was taken, and not every database knows it; repeat the command to install a newer one"
+            ));
+        })?;
     }
     let known = coverage::all(args.resource.as_str(), context).await?;
     let known = known.iter().filter(|fence| fence.resource == args.resource.as_str());

@@ -1,16 +1,21 @@
 //! The connection to a fenced PostgreSQL, and its refusals in the words of the command line.
 
 use std::error::Error;
-use std::time::Duration;
+use std::future::Future;
+use std::time::{Duration, Instant};
 
 use tenure_fence::FenceError;
-use tokio_postgres::{Client, Config, NoTls};
+use tokio_postgres::{CancelToken, Client, Config, NoTls};
+
+use tenure_wire::words::span;
 
 use crate::exit::Exit;
 use crate::failure::Failure;
 
-/// How long a database may take to accept a connection, where the caller does not say.
-const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// How long a database may take to take in a request to cancel.
+const CANCEL_WITHIN: Duration = Duration::from_secs(1);
+/// The least that is waited for an answer: a server's timers count in milliseconds, and zero turns them off.
+const LEAST: Duration = Duration::from_millis(10);
 
 /// Which database.
 #[derive(Clone, Debug, clap::Args)]
@@ -24,16 +29,56 @@ pub struct Args {
 
 impl Args {
     /// Connects; the connection lives as long as this process.
-    pub async fn connect(&self) -> Result<Client, Failure> {
-        connect(&self.database).await
+    pub async fn connect(&self, patience: Patience) -> Result<Client, Failure> {
+        connect(&self.database, patience).await
+    }
+}
+
+/// How much of `--timeout` is left.
+#[derive(Clone, Copy, Debug)]
+pub struct Patience {
+    since: Instant,
+    timeout: Duration,
+}
+
+impl Patience {
+    /// All of it.
+    pub fn new(timeout: Duration) -> Patience {
+        Patience { since: Instant::now(), timeout }
+    }
+
+    /// What is left for the next step.
+    pub fn left(self) -> Duration {
+        self.timeout.saturating_sub(self.since.elapsed()).max(LEAST)
+    }
+
+    /// Does a step that may wait in the database. If it does not come to an end in time, the database is told to stop:
+    /// it would otherwise wait on for a caller that is gone.
+    pub async fn spend<T>(
+        self,
+        cancel: CancelToken,
+        step: impl Future<Output = Result<T, FenceError>>,
+    ) -> Result<T, Failure> {
+        let unanswered = match tokio::time::timeout(self.left(), step).await {
+            Ok(Ok(done)) => return Ok(done),
+            Ok(Err(error @ FenceError::Unknown { .. })) => refused(error),
+            Ok(Err(error)) => return Err(refused(error)),
+            Err(_) => Failure::with_hint(
+                Exit::Unreachable,
+                format!("the database did not answer within {}", span(self.timeout)),
+                "a transaction inside may keep it waiting, a prepared one too (pg_prepared_xacts); see --timeout",
+            ),
+        };
+        let _ = tokio::time::timeout(CANCEL_WITHIN, cancel.cancel_query(NoTls)).await;
+        Err(unanswered)
     }
 }
 
 /// Connects to one database.
-pub async fn connect(config: &Config) -> Result<Client, Failure> {
+pub async fn connect(config: &Config, patience: Patience) -> Result<Client, Failure> {
     let mut config = config.clone();
     if config.get_connect_timeout().is_none() {
-        config.connect_timeout(CONNECT_WITHIN);
+        config.connect_timeout(patience.left());
     }
     config.application_name("tenure fence");
     let (client, connection) = config.connect(NoTls).await.map_err(|error| {

@@ -4,7 +4,7 @@ use serde_json::json;
 use tenure_core::Scope;
 use tenure_fence::postgres::enforce;
 
-use super::database;
+use super::database::{self, Patience};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -15,7 +15,8 @@ Examples:
       --sql 'DELETE FROM ledger.entries WHERE id = 4711'
 
 The statements run in one transaction. It waits until no holder is inside, keeps holders out until it ends, and leaves a \
-line in tenure_fence.audit that commits together with what was written, or not at all. In psql the same is \
+line in tenure_fence.audit that commits together with what was written, or not at all. After --timeout it is cancelled and \
+rolled back. In psql the same is \
 SELECT tenure_fence.break_glass('ledger/writer', 'ticket 17') as the first statement of a transaction.";
 
 /// Write past the guard once, audited
@@ -37,10 +38,11 @@ pub struct Args {
 
 /// Runs it.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
-    let mut client = args.database.connect().await?;
-    enforce::break_glass(&mut client, &args.scope, &args.reason, &args.sql)
-        .await
-        .map_err(database::refused)?;
+    let patience = Patience::new(context.timeout());
+    let mut client = args.database.connect(patience).await?;
+    let cancel = client.cancel_token();
+    let writing = enforce::break_glass(&mut client, &args.scope, &args.reason, &args.sql, patience.left());
+    patience.spend(cancel, writing).await?;
     let told = || json!({"resource": args.scope.to_string(), "committed": true});
     context.output.tell(told, |_| format!("done past the guard of {}, and written down", args.scope))?;
     Ok(Exit::Done)

@@ -41,7 +41,7 @@ pub struct Args {
 
 /// Guards them.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
-    let client = args.database.connect().await?;
+    let client = args.database.connect(database::Patience::new(context.timeout())).await?;
     let plan = Install { tables: args.tables, scope: args.resource, roles: args.roles };
     let installed = enforce::install(&client, &plan).await.map_err(database::refused)?;
     for warning in &installed.warnings {

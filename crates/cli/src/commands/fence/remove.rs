@@ -27,7 +27,7 @@ pub struct Args {
 
 /// Takes it off.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
-    let client = args.database.connect().await?;
+    let client = args.database.connect(database::Patience::new(context.timeout())).await?;
     for table in &args.tables {
         enforce::remove(&client, table, &args.reason).await.map_err(database::refused)?;
         let told = || json!({"table": table, "guarded": false});

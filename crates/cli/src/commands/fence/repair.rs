@@ -4,7 +4,7 @@ use serde_json::json;
 use tenure_core::{Scope, Token};
 use tenure_fence::postgres::Postgres;
 
-use super::database;
+use super::database::{self, Patience};
 use crate::args::{default_holder, parse_token};
 use crate::context::Context;
 use crate::exit::Exit;
@@ -37,12 +37,13 @@ pub struct Args {
 
 /// Lowers it.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
-    let client = args.database.connect().await?;
-    let fence = Postgres::new();
-    let before = fence.mark(&client, &args.scope).await.map_err(database::refused)?;
+    let patience = Patience::new(context.timeout());
+    let client = args.database.connect(patience).await?;
+    let fence = Postgres::new().timeout(patience.left());
+    let before = patience.spend(client.cancel_token(), fence.mark(&client, &args.scope)).await?;
     let by = default_holder();
-    let repaired = fence.repair(&client, &args.scope, args.to, &by, &args.reason);
-    let mark = repaired.await.map_err(database::refused)?;
+    let repairing = fence.repair(&client, &args.scope, args.to, &by, &args.reason);
+    let mark = patience.spend(client.cancel_token(), repairing).await?;
     let before = before.map(|mark| mark.token.get());
     let told = || json!({"resource": args.scope.to_string(), "before": before, "token": mark.token.get()});
     context.output.tell(told, |_| {

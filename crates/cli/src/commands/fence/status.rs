@@ -31,7 +31,7 @@ pub struct Args {
 
 /// Shows it.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
-    let client = args.database.connect().await?;
+    let client = args.database.connect(database::Patience::new(context.timeout())).await?;
     let tables = enforce::status(&client).await.map_err(database::refused)?;
     let audit = match args.audit {
         Some(limit) => enforce::audit(&client, Some(limit)).await.map_err(database::refused)?,
