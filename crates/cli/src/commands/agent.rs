@@ -1,7 +1,7 @@
 //! `tenure agent`: one per host. Reads flags, opens the socket, waits for the signal to stop; everything else is the agent's.
 
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -77,6 +77,7 @@ async fn serve(args: Args, globals: &Globals, output: &Output) -> Result<Exit, F
         ));
     }
     let listener = listen(&args.socket, args.mode).await?;
+    let ours = socket_file(&args.socket);
     let agent = Agent::new(&globals.endpoints, args.tick.get());
     let greeting =
         || json!({ "socket": args.socket.display().to_string(), "endpoints": globals.endpoints.to_string() });
@@ -98,8 +99,10 @@ async fn serve(args: Args, globals: &Globals, output: &Output) -> Result<Exit, F
         failed = report(&agent, report_every, output) => failed?,
         () = agent.clone().serve(listener) => {}
     }
-    // Best effort: the next agent clears a socket away that nobody listens at.
-    let _ = std::fs::remove_file(&args.socket);
+    // Best effort: the next agent clears a socket away that nobody listens at. What is not ours any more is left alone.
+    if ours.is_some() && ours == socket_file(&args.socket) {
+        let _ = std::fs::remove_file(&args.socket);
+    }
     Ok(Exit::Done)
 }
 
@@ -116,6 +119,38 @@ fn signalled(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure> {
     signal(kind).map_err(|error| Failure::said(Exit::Other, format!("signals cannot be heard: {error}")))
 }
 
+/// Removes a socket that an agent left behind which was killed: one that nobody listens at.
+async fn clear_away(socket: &Path) -> Result<(), Failure> {
+    let refused = |what: String, hint: &str| Failure::with_hint(Exit::Other, what, hint);
+    match UnixStream::connect(socket).await {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
+        Err(error) => {
+            return Err(refused(
+                format!("whether somebody listens at {} cannot be found out: {error}", socket.display()),
+                "name another place with --socket, such as one below $XDG_RUNTIME_DIR",
+            ));
+        }
+        Ok(_) => {
+            return Err(refused(
+                format!("somebody listens at {} already", socket.display()),
+                "one agent per host is enough; stop the other one first, or give this one a --socket of its own",
+            ));
+        }
+    }
+    std::fs::remove_file(socket).map_err(|error| {
+        refused(
+            format!("{} cannot be cleared away: {error}", socket.display()),
+            "name another place with --socket, such as one below $XDG_RUNTIME_DIR",
+        )
+    })
+}
+
+/// Which file it is, if it is a socket.
+fn socket_file(socket: &Path) -> Option<(u64, u64)> {
+    let found = std::fs::symlink_metadata(socket).ok()?;
+    found.file_type().is_socket().then(|| (found.dev(), found.ino()))
+}
+
 async fn listen(socket: &Path, mode: u32) -> Result<UnixListener, Failure> {
     let failed = |what: &str, error: io::Error| {
         Failure::with_hint(
@@ -124,18 +159,18 @@ async fn listen(socket: &Path, mode: u32) -> Result<UnixListener, Failure> {
             "name another place with --socket, such as one below $XDG_RUNTIME_DIR",
         )
     };
-    if UnixStream::connect(socket).await.is_ok() {
-        return Err(Failure::with_hint(
-            Exit::Other,
-            format!("somebody listens at {} already", socket.display()),
-            "one agent per host is enough; stop the other one first, or give this one a --socket of its own",
-        ));
-    }
-    match std::fs::remove_file(socket) {
-        // Left behind by an agent that was killed.
-        Ok(()) => {}
+    match std::fs::symlink_metadata(socket) {
+        Ok(found) if found.file_type().is_socket() => clear_away(socket).await?,
+        // A link is not followed: what it leads to may be anybody's.
+        Ok(_) => {
+            return Err(Failure::with_hint(
+                Exit::Other,
+                format!("{} is there and is not a socket, so it is left alone", socket.display()),
+                "remove it yourself if it is not needed, or name another place with --socket",
+            ));
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(failed("cannot be cleared away", error)),
+        Err(error) => return Err(failed("cannot be looked at", error)),
     }
     let listener = UnixListener::bind(socket).map_err(|error| failed("cannot be listened at", error))?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(mode))
@@ -153,5 +188,37 @@ mod tests {
         for wrong in ["", "8", "1000", "rw"] {
             assert!(octal(wrong).is_err(), "{wrong}");
         }
+    }
+
+    /// Whatever is at `--socket` used to be deleted.
+    #[tokio::test]
+    async fn only_a_socket_that_nobody_listens_at_is_cleared_away() {
+        let folder = std::env::temp_dir().join(format!("tenure-agent-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let at = |name: &str| folder.join(name);
+        std::fs::write(at("file"), "precious").expect("a file");
+        std::fs::create_dir_all(at("directory")).expect("a folder");
+        drop(UnixListener::bind(at("dead")).expect("a socket"));
+        let live = UnixListener::bind(at("live")).expect("a socket");
+        for (link, to) in
+            [("to-file", "file"), ("to-dead", "dead"), ("to-live", "live"), ("to-nothing", "nothing")]
+        {
+            std::os::unix::fs::symlink(at(to), at(link)).expect("a link");
+        }
+        for name in ["file", "directory", "to-file", "to-dead", "to-live", "to-nothing", "live"] {
+            let before = std::fs::symlink_metadata(at(name)).expect("it is there").ino();
+            let refused = listen(&at(name), 0o600).await.expect_err(name);
+            assert_eq!(refused.exit(), Exit::Other, "{name}");
+            let after = std::fs::symlink_metadata(at(name)).map(|found| found.ino()).ok();
+            assert_eq!(after, Some(before), "{name} is left alone");
+        }
+        assert_eq!(std::fs::read_to_string(at("file")).ok().as_deref(), Some("precious"));
+        for name in ["dead", "new"] {
+            let listener = listen(&at(name), 0o600).await.expect(name);
+            UnixStream::connect(at(name)).await.expect("somebody listens");
+            drop(listener);
+        }
+        drop(live);
+        std::fs::remove_dir_all(&folder).expect("it can be removed");
     }
 }
