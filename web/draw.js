@@ -2,7 +2,7 @@
 
 import { s } from "./dom.js";
 import { colour, ticks } from "./logic/timeline.js";
-import { clock, likelihood, rate, scope, span } from "./logic/words.js";
+import { clock, rate, scope, span } from "./logic/words.js";
 
 const HOLDER_COLOURS = 8;
 
@@ -101,9 +101,8 @@ export function tradeOff(points, marked, { width = 640, height = 250 } = {}) {
   const curves = [
     { name: "gap", y: scale(points.map((point) => point.gap)), of: (point) => point.gap, text: (ms) => span(ms) },
     { name: "load", y: scale(points.map((point) => point.load)), of: (point) => point.load, text: (load) => `${rate(load)} a second` },
-    { name: "loss", y: scale(points.map((point) => point.loss)), of: (point) => point.loss, text: likelihood },
   ];
-  const picture = s("svg.curve", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "A longer TTL means a longer gap after a crash, fewer renewals, and fewer leases lost by bad luck" });
+  const picture = s("svg.curve", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "A longer TTL means a longer gap after a crash and fewer renewals" });
   const refused = points.filter((point) => !point.holds);
   if (refused.length > 0) {
     const end = Math.max(...refused.map((point) => point.ttl));

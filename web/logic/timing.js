@@ -87,16 +87,8 @@ export function attemptsWithRetries(numbers) {
   return 1 + attempts(Math.max(usable(numbers) - numbers.renew, 0), detect(numbers));
 }
 
-/** How likely a lease is lost in a day, when each attempt fails with this probability, by itself. Failures that come together (a
- *  partition) are not in it: those last as long as they last. */
-export function lossPerDay(numbers, failure) {
-  const periods = 86_400_000 / numbers.renew;
-  const once = failure ** attemptsWithRetries(numbers);
-  return 1 - (1 - once) ** periods;
-}
-
 /** The trade-off over a range of TTLs, at the same share of R and with the usual sigma. */
-export function curve(numbers, { commit = 5, holders = 1000, failure = 0.01, from = 500, to = 60_000, points = 60 } = {}) {
+export function curve(numbers, { commit = 5, holders = 1000, from = 500, to = 60_000, points = 60 } = {}) {
   const share = numbers.renew / numbers.ttl;
   const found = [];
   for (let at = 0; at < points; at += 1) {
@@ -106,7 +98,6 @@ export function curve(numbers, { commit = 5, holders = 1000, failure = 0.01, fro
       ttl,
       gap: crashGapWorst(one, commit),
       load: (holders * 1000) / one.renew,
-      loss: lossPerDay(one, failure),
       holds: inequalities(one).every((inequality) => inequality.holds),
     });
   }

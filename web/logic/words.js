@@ -101,10 +101,3 @@ export function inPath(resource) {
 export function plural(number, one, many) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }
-
-/** A probability. */
-export function likelihood(share) {
-  if (!(share > 0)) return "never";
-  if (share < 1e-9) return "below 1 in 10⁹";
-  return share > 0.01 ? `${(share * 100).toFixed(1)} %` : `1 in ${count(1 / share)}`;
-}

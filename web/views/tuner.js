@@ -3,7 +3,7 @@
 import { h, section, setText } from "../dom.js";
 import { sum, tradeOff } from "../draw.js";
 import * as timing from "../logic/timing.js";
-import { count, likelihood, span } from "../logic/words.js";
+import { count, span } from "../logic/words.js";
 
 const NUMBERS = [
   { id: "ttl", name: "TTL", unit: "ms", min: 100, max: 3_600_000, note: "how long a session lives without a renewal" },
@@ -21,7 +21,6 @@ const BOUNDS = [
 const WORLD = [
   { id: "commit", name: "commit", unit: "ms", start: 5, note: "how long the store takes to agree" },
   { id: "holders", name: "sessions", unit: "", start: 1000, note: "that renew" },
-  { id: "failure", name: "lost attempts", unit: "%", start: 1, note: "each by itself; a partition lasts as long as it lasts" },
 ];
 
 export function mount(root, _, __, parameters) {
@@ -90,12 +89,11 @@ export function mount(root, _, __, parameters) {
       figure("Attempts before the deadline", `${timing.attemptsWithRetries(numbers)} (${timing.attemptsWithoutRetries(numbers)} without retries)`),
       figure("Worst gap after a crash", span(timing.crashGapWorst(numbers, world.commit))),
       figure("Gap of a handover", span(timing.plannedGap(numbers, world.commit))),
-      figure(`Renewals of ${count(world.holders)} sessions`, `${count((world.holders * 1000) / Math.max(numbers.renew, 1))} a second`),
-      figure("Lost by bad luck in a day", likelihood(timing.lossPerDay(numbers, world.failure / 100))));
-    const marked = { ttl: numbers.ttl, gap: timing.crashGapWorst(numbers, world.commit), load: (world.holders * 1000) / Math.max(numbers.renew, 1), loss: timing.lossPerDay(numbers, world.failure / 100) };
-    curve.replaceChildren(tradeOff(timing.curve(numbers, { commit: world.commit, holders: world.holders, failure: world.failure / 100 }), marked, { width: wide(curve) }));
+      figure(`Renewals of ${count(world.holders)} sessions`, `${count((world.holders * 1000) / Math.max(numbers.renew, 1))} a second`));
+    const marked = { ttl: numbers.ttl, gap: timing.crashGapWorst(numbers, world.commit), load: (world.holders * 1000) / Math.max(numbers.renew, 1) };
+    curve.replaceChildren(tradeOff(timing.curve(numbers, { commit: world.commit, holders: world.holders }), marked, { width: wide(curve) }));
     legend.replaceChildren(
-      h("li.gap", {}, "worst gap after a crash"), h("li.load", {}, "renewals a second"), h("li.loss", {}, "chance that a lease is lost in a day"), h("li.here", {}, "your TTL"), h("li.refused", {}, "does not fit together"));
+      h("li.gap", {}, "worst gap after a crash"), h("li.load", {}, "renewals a second"), h("li.here", {}, "your TTL"), h("li.refused", {}, "does not fit together"));
   }
   show();
   window.addEventListener("resize", show);

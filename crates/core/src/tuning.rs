@@ -2,8 +2,8 @@
 //! measured. Everything that `tenure tune` says is computed here; it never measures anything itself.
 //!
 //! Two kinds of number must not be blurred. The *inequalities* (`timing.rs`) are promises: if the bounds hold, they
-//! hold. What stands here under [`Consequences`] are costs, and the one that speaks of chance
-//! ([`lost_per_day`](Consequences::lost_per_day)) assumes that losses are independent, which bursts are not.
+//! hold. What stands here under [`Consequences`] are costs. None of them is a probability: renewals are lost together (a
+//! partition, a busy disk, an election), so a chance computed from single losses would be a number without a meaning.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -11,8 +11,6 @@ use core::time::Duration;
 use crate::timing::{Bounds, BrokenTiming, Timing, TimingNumbers};
 
 const MINUTE: Duration = Duration::from_secs(60);
-const DAY: Duration = Duration::from_secs(24 * 3600);
-const MILLION: f64 = 1_000_000.0;
 
 /// What a plan is laid on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +19,12 @@ pub struct Load {
     pub commit: Duration,
     /// How many sessions renew.
     pub sessions: u64,
-    /// How many of a million attempts to renew are lost, on the way there or back.
-    pub loss_ppm: u32,
 }
 
 impl Default for Load {
-    /// One session, a commit of 6 ms, one attempt in a hundred lost.
+    /// One session, a commit of 6 ms.
     fn default() -> Self {
-        Self { commit: Duration::from_millis(6), sessions: 1, loss_ppm: 10_000 }
+        Self { commit: Duration::from_millis(6), sessions: 1 }
     }
 }
 
@@ -55,10 +51,6 @@ pub struct Consequences {
     pub attempts_without_retries: u64,
     /// Renewals that fit when an unanswered one is repeated after R/4.
     pub attempts_with_retries: u64,
-    /// Healthy leases of one session that end in a day because every attempt was lost, without retries.
-    pub lost_per_day_without_retries: f64,
-    /// The same with retries.
-    pub lost_per_day: f64,
 }
 
 impl Timing {
@@ -67,10 +59,6 @@ impl Timing {
         let numbers = self.numbers();
         let drift = numbers.drift(numbers.ttl);
         let renewals_per_minute = nearest(MINUTE, numbers.renew_every, load.sessions);
-        let rounds = DAY.as_secs_f64() / numbers.renew_every.as_secs_f64();
-        let lost = |attempts| rounds * power(f64::from(load.loss_ppm) / MILLION, attempts);
-        let attempts_without_retries = self.attempts_without_retries();
-        let attempts_with_retries = self.attempts_with_retries();
         Consequences {
             usable: self.usable_ttl(),
             usable_share: self.usable_share(),
@@ -80,10 +68,8 @@ impl Timing {
             planned_gap: self.planned_gap(load.commit),
             renewals_per_minute,
             committing_per_minute: times(load.commit, renewals_per_minute),
-            attempts_without_retries,
-            attempts_with_retries,
-            lost_per_day_without_retries: lost(attempts_without_retries),
-            lost_per_day: lost(attempts_with_retries),
+            attempts_without_retries: self.attempts_without_retries(),
+            attempts_with_retries: self.attempts_with_retries(),
         }
     }
 
@@ -315,12 +301,6 @@ fn nearest(span: Duration, every: Duration, many: u64) -> u64 {
 fn times(length: Duration, many: u64) -> Duration {
     let nanos = length.as_nanos().saturating_mul(u128::from(many));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
-}
-
-/// `base` to the power of `exponent`; without the standard library there is no other.
-fn power(base: f64, exponent: u64) -> f64 {
-    // Past this a base below one is nothing, and a base of one stays one.
-    (0..exponent.min(10_000)).fold(1.0, |product, _| product * base)
 }
 
 #[cfg(test)]

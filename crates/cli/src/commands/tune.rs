@@ -78,9 +78,6 @@ pub struct Args {
     /// How many sessions renew
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Load")]
     pub sessions: u64,
-    /// How many of a hundred attempts to renew are lost
-    #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = percent, help_heading = "Load")]
-    pub loss: u32,
     /// What your program does now; each is a known bug, told with what it costs under these numbers
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub habits: Vec<Habit>,
@@ -91,13 +88,6 @@ pub struct Args {
     /// How long to measure
     #[arg(long = "for", value_name = "DURATION", default_value = "5s", requires = "probe")]
     pub probe_for: Length,
-}
-
-/// A percentage with up to four decimals, as parts of a million.
-fn percent(text: &str) -> Result<u32, String> {
-    let wrong = || format!("`{text}` is no percentage; write a number from 0 to 100, such as 1 or 0.5");
-    let value: f64 = text.trim_end_matches('%').parse().map_err(|_| wrong())?;
-    if (0.0..=100.0).contains(&value) { Ok((value * 10_000.0).round() as u32) } else { Err(wrong()) }
 }
 
 impl Args {
@@ -129,7 +119,7 @@ impl Args {
 
     fn load(&self, commit: Option<Duration>) -> Load {
         let commit = self.commit.map(Length::get).or(commit).unwrap_or(Load::default().commit);
-        Load { commit, sessions: self.sessions, loss_ppm: self.loss }
+        Load { commit, sessions: self.sessions }
     }
 
     /// Whether the caller named numbers of its own, so that a probe should judge these, too.
@@ -196,19 +186,4 @@ fn tell(timing: &Timing, bounds: &Bounds, load: &Load, context: &Context<'_>) ->
         .output
         .tell(|| tune::plan_json(timing, bounds, load), |form| tune::plan(timing, bounds, load, form))?;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentages_are_read_with_their_fractions() {
-        assert_eq!(percent("1"), Ok(10_000));
-        assert_eq!(percent("0.5%"), Ok(5_000));
-        assert_eq!(percent("100"), Ok(1_000_000));
-        for wrong in ["", "x", "-1", "101", "NaN"] {
-            assert!(percent(wrong).is_err(), "{wrong}");
-        }
-    }
 }

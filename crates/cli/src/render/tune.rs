@@ -11,7 +11,6 @@ use tenure_core::{
 
 use super::paint::{Form, Paint};
 use super::table::Table;
-use super::words::count;
 
 pub use habits::{Habit, habits, habits_json};
 
@@ -54,22 +53,6 @@ fn grouped(number: u64) -> String {
         told.push(digit);
     }
     told
-}
-
-/// How often something happens that happens so often a day.
-fn often(per_day: f64) -> String {
-    let years = 1.0 / per_day / 365.0;
-    if per_day <= 0.0 {
-        "never".to_owned()
-    } else if per_day >= 1.0 {
-        format!("{} a day", grouped(per_day.round() as u64))
-    } else if per_day >= 1.0 / 365.0 {
-        format!("once in {}", count((1.0 / per_day).round() as u64, "day", "days"))
-    } else if years < 1e6 {
-        format!("once in {} years", grouped(years.round().max(1.0) as u64))
-    } else {
-        "less than once in a million years".to_owned()
-    }
 }
 
 fn headline(numbers: &TimingNumbers, paint: Paint) -> String {
@@ -125,17 +108,11 @@ pub fn plan(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String
                 told.attempts_without_retries
             ),
         ),
-        ("lost by chance", format!("{}{}", often(told.lost_per_day), chance(load))),
     ];
     for (name, value) in lines {
         text += &format!("{}{value}\n", paint.faint(&format!("{name:<16}")));
     }
     text + "\n" + &curve(timing, bounds, load, form) + "\n" + &cadences(timing, bounds, load, form)
-}
-
-fn chance(load: &Load) -> String {
-    let percent = f64::from(load.loss_ppm) / 10_000.0;
-    format!(" per session, if {percent} % of attempts are lost, each on its own (bursts are worse)")
 }
 
 /// The trade-off: what a shorter TTL saves after a crash, and what it costs.
@@ -144,8 +121,7 @@ fn curve(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
     let told: Vec<Consequences> = points.iter().map(|point| point.consequences(load)).collect();
     let gap_max = told.iter().map(|point| point.crash_gap_worst.as_secs_f64()).fold(0.0, f64::max);
     let load_max = told.iter().map(|point| point.renewals_per_minute as f64).fold(0.0, f64::max);
-    let mut table =
-        Table::new(&["", ">TTL", ">CRASH GAP", "", ">RENEWALS/MIN", "", ">USABLE", ">LOST BY CHANCE"]);
+    let mut table = Table::new(&["", ">TTL", ">CRASH GAP", "", ">RENEWALS/MIN", "", ">USABLE"]);
     for (point, told) in points.iter().zip(&told) {
         table.row([
             if point == timing { "*".to_owned() } else { String::new() },
@@ -155,7 +131,6 @@ fn curve(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
             grouped(told.renewals_per_minute),
             bar(told.renewals_per_minute as f64, load_max, form),
             format!("{:.1} %", told.usable_share * 100.0),
-            often(told.lost_per_day),
         ]);
     }
     table.render(form)
@@ -163,8 +138,7 @@ fn curve(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
 
 /// The same TTL at other cadences: a third is no law.
 fn cadences(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
-    let mut table =
-        Table::new(&["R", ">EVERY", ">RENEWALS/MIN", ">ATTEMPTS", ">WITHOUT RETRIES", ">LOST BY CHANCE"]);
+    let mut table = Table::new(&["R", ">EVERY", ">RENEWALS/MIN", ">ATTEMPTS", ">WITHOUT RETRIES"]);
     for cadence in timing.cadences(bounds) {
         let told = cadence.consequences(load);
         let part = (cadence.ttl().as_secs_f64() / cadence.renew_every().as_secs_f64()).round();
@@ -173,8 +147,7 @@ fn cadences(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String
             span(cadence.renew_every()),
             grouped(told.renewals_per_minute),
             told.attempts_with_retries.to_string(),
-            format!("{} ({})", told.attempts_without_retries, often(told.lost_per_day_without_retries)),
-            often(told.lost_per_day),
+            told.attempts_without_retries.to_string(),
         ]);
     }
     table.render(form)
@@ -285,8 +258,6 @@ fn consequences_json(timing: &Timing, load: &Load) -> Value {
         "committing_per_minute_ms": ms(told.committing_per_minute),
         "attempts": told.attempts_with_retries,
         "attempts_without_retries": told.attempts_without_retries,
-        "lost_per_day": told.lost_per_day,
-        "lost_per_day_without_retries": told.lost_per_day_without_retries,
     });
     if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
         value.extend(more);

@@ -63,21 +63,7 @@ fn w7_w9_a_shorter_cadence_costs_more_and_retries_buy_more_than_any_cadence() {
     let ten = timing(numbers(s(10)));
     let told: Vec<_> = ten.cadences(&Bounds::default()).iter().map(of).collect();
     assert_eq!(told, [(12, 1, 4), (18, 2, 8), (24, 3, 12)]);
-    let half = ten.cadences(&Bounds::default())[0].consequences(&load);
-    let quarter = ten.cadences(&Bounds::default())[2].consequences(&load);
-    assert!(half.lost_per_day < quarter.lost_per_day_without_retries, "{half:?} {quarter:?}");
-}
-
-#[test]
-fn chance_is_what_one_can_count_on_paper() {
-    // One attempt per round, one in a hundred lost, a round every 5 s: 17,280 rounds a day, 172.8 losses.
-    let half = timing(TimingNumbers { renew_every: s(5), ..numbers(s(10)) });
-    let told = half.consequences(&Load::default());
-    assert!((told.lost_per_day_without_retries - 172.8).abs() < 1e-6, "{told:?}");
-    let none = half.consequences(&Load { loss_ppm: 0, ..Load::default() });
-    assert_eq!((none.lost_per_day, none.lost_per_day_without_retries), (0.0, 0.0));
-    let all = half.consequences(&Load { loss_ppm: 1_000_000, ..Load::default() });
-    assert!((all.lost_per_day - 17_280.0).abs() < 1e-6);
+    assert!(told[0].2 > told[2].1, "a half with retries has more attempts than a quarter without");
 }
 
 #[test]
