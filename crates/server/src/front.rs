@@ -20,6 +20,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tenure_clock::Clock;
+use tenure_wire::words::http_date;
 use tenure_wire::{About, ApiError, Code};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Sleep;
@@ -192,7 +193,7 @@ impl Front {
         };
         let (method, path) = (request.method().clone(), path.to_owned());
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
-        let response = match api.hosts.check(authority.as_deref(), request.headers()) {
+        let mut response = match api.hosts.check(authority.as_deref(), request.headers()) {
             Err(error) => refuse(surface, error),
             Ok(()) => {
                 let request = request.map(|body| Body::new(api.metered(surface, call, body)));
@@ -211,6 +212,11 @@ impl Front {
         api.traffic.answered(surface, call, code, took);
         if code != "ok" {
             tracing::debug!(%method, path, code, status = response.status().as_u16(), ?took, "request refused");
+        }
+        if surface == Surface::Http
+            && let Some(date) = http_date(api.clock.wall()).and_then(|date| date.parse().ok())
+        {
+            response.headers_mut().insert(header::DATE, date);
         }
         guarded(response)
     }

@@ -212,6 +212,7 @@ async fn serve_connection(
         let answer = serve.clone().serve(request);
         async move { Ok::<_, std::convert::Infallible>(answer.await) }
     });
+    // Hyper would write the date itself, and panics when the clock is set beyond the year 9999. The front writes it.
     if second {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder
@@ -219,6 +220,7 @@ async fn serve_connection(
             .max_concurrent_streams(limits.streams_max)
             .max_send_buf_size(limits.stream_buffer_bytes)
             .max_header_list_size(16 << 10)
+            .auto_date_header(false)
             .keep_alive_interval(limits.ping_every)
             .keep_alive_timeout(limits.ping_every);
         let mut serving = std::pin::pin!(builder.serve_connection(connection, service));
@@ -231,6 +233,7 @@ async fn serve_connection(
     } else {
         let mut builder = http1::Builder::new();
         builder.timer(TokioTimer::new()).header_read_timeout(limits.head_within).max_buf_size(64 << 10);
+        builder.auto_date_header(false);
         let mut serving = std::pin::pin!(builder.serve_connection(connection, service));
         tokio::select! {
             biased;

@@ -23,9 +23,13 @@ pub fn span(duration: Duration) -> String {
     }
 }
 
-/// Calendar time as RFC 3339 text in UTC, such as `2026-11-15T20:48:49.123Z`.
+/// The last millisecond of the year 9999. RFC 3339 and HTTP write years with four digits.
+const LAST_MILLI: u64 = 253_402_300_799_999;
+
+/// Calendar time as RFC 3339 text in UTC, such as `2026-11-15T20:48:49.123Z`. A clock that is set beyond the year 9999 is
+/// shown at the end of that year: five digits are text that nobody parses.
 pub fn calendar(wall: WallTime) -> String {
-    let millis = wall.as_unix_millis();
+    let millis = wall.as_unix_millis().min(LAST_MILLI);
     let (days, within) = (millis / 86_400_000, millis % 86_400_000);
     let (year, month, day) = civil(days);
     format!(
@@ -35,6 +39,23 @@ pub fn calendar(wall: WallTime) -> String {
         within / 1000 % 60,
         within % 1000
     )
+}
+
+/// Calendar time as HTTP writes it, such as `Sun, 15 Nov 2026 20:48:49 GMT`. Nothing for what has no such text: a clock beyond
+/// the year 9999.
+pub fn http_date(wall: WallTime) -> Option<String> {
+    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
+    const MONTHS: [&str; 12] =
+        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let millis = wall.as_unix_millis();
+    if millis > LAST_MILLI {
+        return None;
+    }
+    let (days, seconds) = (millis / 86_400_000, millis / 1000 % 86_400);
+    let (year, month, day) = civil(days);
+    let (weekday, month) = (DAYS[(days % 7) as usize], MONTHS[month as usize - 1]);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    Some(format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT"))
 }
 
 /// Year, month and day of the day that comes `days` after 1970-01-01 in the Gregorian calendar. Years are
@@ -106,7 +127,23 @@ mod tests {
         ] {
             assert_eq!(calendar(WallTime::from_unix_millis(millis)), text);
         }
-        calendar(WallTime::from_unix_millis(u64::MAX));
+        for beyond in [253_402_300_800_000, u64::MAX] {
+            assert_eq!(calendar(WallTime::from_unix_millis(beyond)), "9999-12-31T23:59:59.999Z");
+        }
+    }
+
+    #[test]
+    fn http_dates_end_with_the_year_9999() {
+        for (millis, text) in [
+            (0, Some("Thu, 01 Jan 1970 00:00:00 GMT")),
+            (784_111_777_000, Some("Sun, 06 Nov 1994 08:49:37 GMT")),
+            (951_868_799_999, Some("Tue, 29 Feb 2000 23:59:59 GMT")),
+            (253_402_300_799_999, Some("Fri, 31 Dec 9999 23:59:59 GMT")),
+            (253_402_300_800_000, None),
+            (u64::MAX, None),
+        ] {
+            assert_eq!(http_date(WallTime::from_unix_millis(millis)).as_deref(), text);
+        }
     }
 
     #[test]

@@ -87,6 +87,8 @@ impl Agent {
         // However it ends, its client finds out by itself.
         let _ = hyper::server::conn::http2::Builder::new(TokioExecutor::new())
             .timer(TokioTimer::new())
+            // Hyper panics when it writes the date of a clock that is set beyond the year 9999.
+            .auto_date_header(false)
             .max_concurrent_streams(STREAMS_MAX)
             .serve_connection(TokioIo::new(connection), answer)
             .await;

@@ -531,3 +531,32 @@ async fn the_description_fits_the_routes() {
         }
     }
 }
+
+/// The date comes from the node's clock, and a clock beyond the year 9999 costs the date, not the connection.
+#[tokio::test]
+async fn a_clock_beyond_the_year_9999_is_answered_without_a_date() {
+    let node = Node::start().await;
+    let clock = tenure_clock::ManualClock::new();
+    let api = node.front.api();
+    let address = api.client_address.parse().unwrap_or_else(|_| "127.0.0.1:7400".parse().unwrap());
+    let front = crate::front::Front::new(
+        api.node.clone(),
+        std::sync::Arc::new(clock.clone()),
+        address,
+        None,
+        crate::front::FrontLimits::default(),
+        node.stop.subscribe(),
+    );
+    for (millis, date) in [
+        (784_111_777_000, Some("Sun, 06 Nov 1994 08:49:37 GMT")),
+        (253_402_300_800_000, None),
+        (u64::MAX, None),
+    ] {
+        clock.set_wall(tenure_core::WallTime::from_unix_millis(millis));
+        let request = Request::get("/v1/cluster").header("host", "127.0.0.1:7400");
+        let answer = front.clone().answer(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(answer.status(), StatusCode::OK);
+        let told = answer.headers().get("date").map(|date| date.to_str().unwrap().to_owned());
+        assert_eq!(told.as_deref(), date);
+    }
+}

@@ -171,3 +171,21 @@ async fn bytes_that_are_no_http_are_hung_up_on() {
         assert!(!answer.contains(" 200 "), "{garbage:?}: {answer}");
     }
 }
+
+/// Hyper writes a `Date` by itself and panics when the clock is set beyond the year 9999. It must not be asked to, by either protocol.
+#[tokio::test(start_paused = true)]
+async fn no_date_is_written_but_the_fronts_own() {
+    let listening = start(ListenLimits::default());
+    let mut first = listening.connect().await;
+    first.write_all(b"GET /x HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    let answer = rest(first).await.to_lowercase();
+    assert!(answer.starts_with("http/1.1 200") && !answer.contains("date:"), "{answer}");
+
+    let io = hyper_util::rt::TokioIo::new(listening.connect().await);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut send, connection) =
+        hyper::client::conn::http2::handshake::<_, _, Body>(executor, io).await.unwrap();
+    tokio::spawn(connection);
+    let answer = send.send_request(Request::get("http://x/x").body(Body::empty()).unwrap()).await.unwrap();
+    assert_eq!((answer.status().as_u16(), answer.headers().get("date")), (200, None));
+}
