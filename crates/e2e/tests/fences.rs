@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use tenure_e2e::{Cluster, Node, alongside, run_tenure};
+use tenure_e2e::{Cluster, Node, alongside, run_tenure, until};
 
 const RESOURCE: &str = "ledger/writer";
 
@@ -77,7 +77,7 @@ fn an_operator_guards_a_table_looks_at_it_and_gets_past_it() {
     let install = ["install", "entries", "--resource", RESOURCE, "--role", "application"];
     ledger.sql("postgres", "ALTER TABLE entries OWNER TO application");
     let told = ended(&ledger.fence(&install), 1);
-    assert!(told.contains("can act as the owner of entries"), "{told}");
+    assert!(told.contains("can act as the owner of public.entries"), "{told}");
     ledger.sql("postgres", "ALTER TABLE entries OWNER TO postgres; GRANT ALL ON entries TO application");
     ended(&ledger.fence(&install), 0);
     let told = ended(&ledger.fence(&["status"]), 1);
@@ -254,4 +254,50 @@ fn files_below(folder: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+/// A transaction inside the fence keeps these commands waiting. They end in time, and so does what they started in the database.
+#[test]
+fn fence_commands_give_up_in_time_and_leave_nobody_waiting() {
+    let _turn = alongside();
+    let Some(ledger) = Ledger::start() else { return };
+    ended(&ledger.fence(&["install", "entries", "--resource", RESOURCE, "--role", "application"]), 0);
+    ended(&ledger.fence(&["barrier", RESOURCE]), 0);
+    let mark = ledger.sql("postgres", "SELECT token FROM tenure_fence.marks").trim().to_owned();
+    // A session that stays inside until its input ends.
+    let mut inside = std::process::Command::new("psql")
+        .args(["-X", "-q", "-h", "127.0.0.1", "-U", "postgres", "-p", &ledger.database.port.to_string()])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .expect("psql comes with the server");
+    let mut input = inside.stdin.take().expect("a pipe");
+    let enter = format!("BEGIN; SELECT tenure_fence.enter('{RESOURCE}', {mark});\n");
+    std::io::Write::write_all(&mut input, enter.as_bytes()).expect("psql reads");
+    let count = |which: &str| -> u32 {
+        let sql = format!("SELECT count(*) FROM pg_stat_activity WHERE {which}");
+        ledger.sql("postgres", &sql).trim().parse().expect("a number")
+    };
+    let patience = std::time::Duration::from_secs(60);
+    until("it is inside", patience, || count("state = 'idle in transaction'") == 1);
+    for command in [
+        &["barrier", RESOURCE][..],
+        &["repair", RESOURCE, "--to", "1", "--reason", "a test"],
+        &["break-glass", RESOURCE, "--reason", "a test", "--sql", "SELECT 1"],
+    ] {
+        let begun = std::time::Instant::now();
+        let told = ended(&ledger.fence(&[command, &["--timeout", "2s"]].concat()), 6);
+        // The library would wait for 30 s by itself.
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{command:?}: {told}");
+        until("nobody waits", patience / 4, || count("wait_event_type = 'Lock'") == 0);
+    }
+    // A statement that does not wait for a lock is cancelled as well.
+    drop(input);
+    inside.wait().expect("psql ends");
+    let slow =
+        ["break-glass", RESOURCE, "--reason", "a test", "--sql", "SELECT pg_sleep(600)", "--timeout", "2s"];
+    ended(&ledger.fence(&slow), 6);
+    until("nobody works", patience / 4, || {
+        count("query LIKE '%pg_sleep(600)%' AND state = 'active' AND pid <> pg_backend_pid()") == 0
+    });
 }
