@@ -196,6 +196,17 @@ impl Holder {
         }
     }
 
+    /// How much longer the answer to a give-back that was asked for at `asked` is worth waiting for: until the lease's deadline. From
+    /// then on the lease is over for this holder, whatever the store has made of it, so a store that is gone keeps
+    /// nobody waiting. Asked for after the deadline, a store that is there has R/4 to say how the lease ended.
+    pub fn give_back_wait(&self, token: Token, asked: Moment, now: Moment) -> Duration {
+        let left = self.lease_remaining(token, now);
+        if left.is_zero() && self.lease_remaining(token, asked).is_zero() {
+            return self.timing.detect().saturating_sub(now.longest_since(asked));
+        }
+        left
+    }
+
     /// The store has taken the lease back, or granted it to the successor (`EndReason::Transferred`).
     pub fn gave_back(&mut self, token: Token, why: EndReason) {
         if let Some(lease) = self.leases.get_mut(&token) {

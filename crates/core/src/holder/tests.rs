@@ -362,6 +362,29 @@ fn from_the_sending_of_a_release_on_there_is_no_permit_unless_it_was_refused() {
     assert_eq!(refusal(&holder, 1_000), NoPermit::Unknown);
 }
 
+/// A release was still pending 170 s after its store had gone.
+#[test]
+fn nobody_waits_for_the_answer_to_a_give_back_past_the_deadline() {
+    let mut holder = holder();
+    holder.give_back(token(1)).unwrap();
+    let wait = |holder: &Holder, asked, now| holder.give_back_wait(token(1), at(asked), at(now));
+    assert_eq!(wait(&holder, 1_000, 1_000), ms(8_800));
+    assert_eq!(wait(&holder, 1_000, 9_800), Duration::ZERO, "the deadline has come");
+    assert_eq!(wait(&holder, 9_790, 9_800), Duration::ZERO, "also right after it was asked for");
+    // Asked for after the deadline: a store that is there has R/4 to say how the lease ended.
+    assert_eq!(wait(&holder, 9_800, 9_800), ms(750));
+    assert_eq!(wait(&holder, 9_800, 10_550), Duration::ZERO);
+    // A renewal moves the deadline, and with it the wait: the store is there.
+    let number = holder.transmit(at(3_000), MIDDLE);
+    holder.renewed(&renewed(number), at(3_100));
+    assert_eq!(wait(&holder, 1_000, 9_800), ms(3_000));
+    // Not for a lease under notice.
+    holder.noticed(token(1), EndReason::Revoked);
+    let number = holder.transmit(at(6_000), MIDDLE);
+    holder.renewed(&renewed(number), at(6_100));
+    assert_eq!(wait(&holder, 1_000, 9_800), ms(3_000));
+}
+
 #[test]
 fn from_the_sending_of_a_close_on_no_lease_gives_a_permit() {
     let mut holder = holder();
