@@ -140,8 +140,7 @@ impl<T> AcquireRequest<T> {
                 biased;
                 answer = answer => answer,
                 () = keeper.shared.execution.sleep(within) => {
-                    let effect = Effect::Unknown;
-                    return Err(AcquireError::Call(CallError::Unanswered { tried: Vec::new(), effect }));
+                    return Err(AcquireError::Call(keeper.acquire_unanswered(number)));
                 }
             },
         };
@@ -149,7 +148,8 @@ impl<T> AcquireRequest<T> {
         match answer {
             Ok(Ok(leases)) => Ok(leases),
             Ok(Err(error)) => Err(AcquireError::from(error)),
-            Err(_) => unreachable!("an acquire is forgotten only by its own cancel"),
+            // It is forgotten by its own cancel alone. If that should ever not be so, nobody knows what became of it.
+            Err(_) => Err(AcquireError::Call(keeper.acquire_unanswered(number))),
         }
     }
 }
@@ -160,8 +160,10 @@ impl IntoFuture for AcquireRequest<Lease> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async {
-            let mut leases = self.ask().await?;
-            Ok(leases.pop().expect("one resource was asked for, and one lease granted"))
+            let keeper = self.handle.keeper().clone();
+            let lease = self.ask().await?.pop();
+            // The keeper lets no answer through that grants something else than was asked for.
+            lease.ok_or_else(|| AcquireError::Call(keeper.unanswered(Effect::Unknown)))
         })
     }
 }

@@ -310,9 +310,9 @@ impl Store for Embedded {
         let secret = Secret::new(random_nonce());
         let command = Command::Open(Open { holder, ttl, nonce: Some(nonce), secret, number });
         let then: Then<Done> = Box::new(move |answer| {
-            then(answer.map(|done| match done {
-                Done::Opened { session, ttl, number, .. } => Opened { session, ttl, number },
-                other => panic!("an open was answered with {other:?}"),
+            then(answer.and_then(|done| match done {
+                Done::Opened { session, ttl, number, .. } => Ok(Opened { session, ttl, number }),
+                other => Err(CallError::unexpected("an open", &other)),
             }));
         });
         self.post(Letter::Command(Box::new(command), then));

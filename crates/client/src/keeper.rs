@@ -6,11 +6,13 @@
 //! after it; what must be dropped and might send something when dropped (a lease, a handle) is dropped after it too.
 //!
 //! Here is what a session is and what may be asked of its leases. `beats.rs` does what the heart comes by for, `acquires.rs` what is
-//! asked for and not yet answered, `returns.rs` what is given back, `news.rs` what the store says of its own accord.
+//! asked for and not yet answered, `returns.rs` what is given back, `order.rs` which of both may leave first, `news.rs` what the store says
+//! of its own accord.
 
 mod acquires;
 mod beats;
 mod news;
+mod order;
 mod returns;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +23,12 @@ use tenure_core::{
     Caller, Command, Done, EndReason, Grant, Holder, HolderName, HolderOptions, LeaseEnd, LeaseState, Moment,
     NoPermit, Nonce, Revision, SessionId, Timing, Token,
 };
-use tenure_wire::Code;
+use tenure_wire::{Code, Effect};
 use tokio::sync::watch;
 
 use self::acquires::Asked;
 pub(crate) use self::beats::Transmit;
+use self::order::Order;
 use self::returns::Returning;
 pub(crate) use self::returns::To;
 use crate::client::Shared;
@@ -79,6 +82,7 @@ struct Inside {
     /// Numbers whose answers are still awaited.
     awaited: BTreeSet<u64>,
     acquires: BTreeMap<u64, Asked>,
+    order: Order,
     leases: BTreeMap<Token, Kept>,
     closing: Closing,
     /// Transmissions of opens and renewals since the last answer.
@@ -115,6 +119,7 @@ impl Keeper {
             next_number: 1,
             awaited: BTreeSet::new(),
             acquires: BTreeMap::new(),
+            order: Order::default(),
             leases: BTreeMap::new(),
             closing: Closing::No,
             unanswered: 0,
@@ -241,6 +246,11 @@ impl Keeper {
             // A limit, or a leader that was not there: the fence has the token all the same.
             _ => {}
         }
+    }
+
+    /// What is said of a command whose answer was waited for in vain.
+    pub fn unanswered(&self, effect: Effect) -> CallError {
+        CallError::Unanswered { tried: self.shared.store.tried(), effect }
     }
 
     /// The next number of the session, for a command of it.

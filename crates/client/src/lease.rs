@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{
-    EndReason, Generation, Grant, HolderName, Jeopardy, LeaseEnd, LeaseState, Mode, NoPermit, ResourceName,
-    Scope, SessionNumber, Token,
+    EndReason, Generation, Grant, HolderName, Jeopardy, LeaseEnd, LeaseState, Mode, Moment, NoPermit,
+    ResourceName, Scope, SessionNumber, Token,
 };
 use tenure_wire::Effect;
 use tenure_wire::proto::event::Kind;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 
 use crate::changes::Changes;
 use crate::client::Shared;
@@ -296,7 +296,7 @@ impl Lease {
     /// A signed statement of this lease, for storage front ends that must not believe bare numbers: they check it
     /// offline with the keys at `/.well-known/jwks.json`. It proves order, not life.
     pub async fn sequencer(&self) -> Result<String, CallError> {
-        let (reply, answer) = tokio::sync::oneshot::channel();
+        let (reply, answer) = oneshot::channel();
         let then = Box::new(move |signed| drop(reply.send(signed)));
         self.keeper().shared.store.sequencer(self.handle.id(), self.scope.clone(), self.token, then);
         answer.await.unwrap_or_else(|_| {
@@ -340,40 +340,56 @@ impl Lease {
     /// Gives the lease back: no new permit from now on, then waits for the permits that are out, then tells the store. Answers how
     /// the lease ended, which may have been otherwise meanwhile.
     ///
-    /// Dropping this future leaves nothing behind: the lease is given back all the same.
+    /// Returns at the latest at the lease's deadline: if the store has not answered by then the error's effect is
+    /// [`Unknown`](Effect::Unknown). Dropping this future leaves nothing behind: the lease is given back all the same.
     pub async fn release(self) -> Result<LeaseEnd, CallError> {
-        let outcome = self.keeper().give_back(self.token, To::Store);
-        hear(outcome.await)
+        let returning = self.give_back(To::Store);
+        let ended = self.returned(returning, None).await;
+        ended.unwrap_or_else(|_| Err(self.keeper().unanswered(Effect::Unknown)))
     }
 
     /// Hands the lease to another session that stands in line for it, without a moment in which it is free. Waits for the
-    /// permits that are out. If the store says no (the other is gone, or not in line) the lease comes back.
+    /// permits that are out. If the store says no (the other is gone, or not in line) the lease comes back. It does so at its
+    /// deadline too, if the store has not answered by then; it gives no permit after that unless the store says no.
     pub async fn transfer(self, to: SessionNumber) -> Result<(), TransferError> {
-        let outcome = self.keeper().give_back(self.token, To::Session(to));
-        match hear(outcome.await) {
-            Ok(LeaseEnd::Transferred) => Ok(()),
-            Ok(end) => Err(TransferError::Ended(end)),
-            Err(error) => Err(TransferError::Refused { lease: self, error }),
+        let returning = self.give_back(To::Session(to));
+        match self.returned(returning, None).await {
+            Ok(Ok(LeaseEnd::Transferred)) => Ok(()),
+            Ok(Ok(end)) => Err(TransferError::Ended(end)),
+            Ok(Err(error)) => Err(TransferError::Refused { lease: self, error }),
+            Err(Unreturned) => {
+                // A permit may be out, and nothing sent: then it is called off, and nothing will be.
+                let called_off = self.keeper().keep_after_all(self.token);
+                let effect = if called_off { Effect::NotApplied } else { Effect::Unknown };
+                Err(TransferError::Refused { error: self.keeper().unanswered(effect), lease: self })
+            }
         }
     }
 
     /// Closes the intake, waits up to `within` for the permits that are out, and gives the lease back. If they are not
     /// back in time the intake opens again and the lease comes back with their number: what to do with work that
     /// does not end is the application's to decide.
+    ///
+    /// Returns within `within`, and at the latest at the lease's deadline: if the store has not answered by then the error's effect
+    /// is [`Unknown`](Effect::Unknown), and the lease is given back all the same.
     pub async fn drain(self, within: Duration) -> Result<LeaseEnd, DrainError> {
-        let keeper = self.keeper().clone();
-        let mut outcome = keeper.give_back(self.token, To::Store);
-        tokio::select! {
-            biased;
-            outcome = &mut outcome => return hear(outcome).map_err(DrainError::Failed),
-            () = keeper.shared.execution.sleep(within) => {}
+        let asked = self.keeper().now();
+        self.drain_asked(asked, within).await
+    }
+
+    async fn drain_asked(self, asked: Moment, within: Duration) -> Result<LeaseEnd, DrainError> {
+        let returning = GivingBack { asked, ..self.give_back(To::Store) };
+        match self.returned(returning, Some(within)).await {
+            Ok(ended) => ended.map_err(DrainError::Failed),
+            Err(Unreturned) => {
+                let keeper = self.keeper();
+                let out = keeper.permit(|mind, _| Ok(mind.permits_out(self.token))).unwrap_or_default();
+                if out > 0 && keeper.keep_after_all(self.token) {
+                    return Err(DrainError::StillOut { lease: self, out });
+                }
+                Err(DrainError::Failed(keeper.unanswered(Effect::Unknown)))
+            }
         }
-        let out = keeper.permit(|mind, _| Ok(mind.permits_out(self.token))).unwrap_or_default();
-        if out > 0 && keeper.keep_after_all(self.token) {
-            return Err(DrainError::StillOut { lease: self, out });
-        }
-        // It is on its way: the store is merely slow to answer.
-        hear(outcome.await).map_err(DrainError::Failed)
     }
 
     /// [Drains](Self::drain), and then waits up to `seen_within` until somebody else has been granted the resource: what a
@@ -387,12 +403,20 @@ impl Lease {
         let shared = self.keeper().shared.clone();
         let resource = self.resource().clone();
         let ours = self.session_number();
-        // Watched from before the end, and begun when the store says so: the grant may follow in the same step.
+        let asked = self.keeper().now();
+        // Watched from before the end, and begun when the store says so: the grant may follow in the same step. A watch that
+        // does not begin must not keep the lease from going back.
         let mut changes = Changes::begin(&shared, resource.to_string(), None);
-        if let Some(Err(error)) = changes.next().await {
-            return Err(DrainError::Failed(error));
+        let begin_within = within.min(self.keeper().give_back_wait(self.token, asked));
+        let watched = tokio::select! {
+            biased;
+            begun = changes.next() => matches!(begun, Some(Ok(_))),
+            () = shared.execution.sleep(begin_within) => false,
+        };
+        self.drain_asked(asked, within).await?;
+        if !watched {
+            return Ok(None);
         }
-        self.drain(within).await?;
         let granted = async {
             while let Some(Ok(change)) = changes.next().await {
                 let to = change.events.into_iter().find_map(|event| match event.kind {
@@ -415,7 +439,48 @@ impl Lease {
             () = shared.execution.sleep(seen_within) => Ok(None),
         }
     }
+
+    fn give_back(&self, to: To) -> GivingBack {
+        let asked = self.keeper().now();
+        GivingBack { asked, outcome: self.keeper().give_back(self.token, to) }
+    }
+
+    /// Waits for what becomes of a give-back: for `within`, if that is given, and for no longer than it is worth.
+    async fn returned(
+        &self,
+        GivingBack { asked, mut outcome }: GivingBack,
+        within: Option<Duration>,
+    ) -> Result<Result<LeaseEnd, CallError>, Unreturned> {
+        let keeper = self.keeper();
+        loop {
+            let passed = keeper.now().longest_since(asked);
+            let own = within.map_or(Duration::MAX, |within| within.saturating_sub(passed));
+            let left = keeper.give_back_wait(self.token, asked).min(own);
+            if left.is_zero() {
+                return match outcome.try_recv() {
+                    Err(oneshot::error::TryRecvError::Empty) => Err(Unreturned),
+                    Err(oneshot::error::TryRecvError::Closed) => Ok(forgotten()),
+                    Ok(outcome) => Ok(outcome),
+                };
+            }
+            tokio::select! {
+                biased;
+                outcome = &mut outcome => return Ok(hear(outcome)),
+                // The deadline may have moved meanwhile: renewals go on.
+                () = keeper.shared.execution.sleep(left) => {}
+            }
+        }
+    }
 }
+
+/// A lease on its way back.
+struct GivingBack {
+    asked: Moment,
+    outcome: oneshot::Receiver<Result<LeaseEnd, CallError>>,
+}
+
+/// The time to wait for an answer was up.
+struct Unreturned;
 
 impl Drop for Lease {
     fn drop(&mut self) {
@@ -434,10 +499,14 @@ impl fmt::Debug for Lease {
 }
 
 fn hear(
-    outcome: Result<Result<LeaseEnd, CallError>, tokio::sync::oneshot::error::RecvError>,
+    outcome: Result<Result<LeaseEnd, CallError>, oneshot::error::RecvError>,
 ) -> Result<LeaseEnd, CallError> {
-    // The sender is dropped unheard only if the lease was forgotten, which it is after its end.
-    outcome.unwrap_or(Ok(LeaseEnd::Expired { why: None }))
+    outcome.unwrap_or_else(|_| forgotten())
+}
+
+/// The sender is dropped unheard only if the lease was forgotten, which it is after its end.
+fn forgotten() -> Result<LeaseEnd, CallError> {
+    Ok(LeaseEnd::Expired { why: None })
 }
 
 /// Why a lease was not handed over.
@@ -461,6 +530,8 @@ impl TransferError {
     pub fn effect(&self) -> Effect {
         match self {
             TransferError::Refused { error, .. } => error.effect(),
+            // Its session ended while the transfer was under way, which may have been applied before.
+            TransferError::Ended(LeaseEnd::Released) => Effect::Unknown,
             TransferError::Ended(_) => Effect::NotApplied,
         }
     }

@@ -57,9 +57,10 @@ pub use watchdog::HardStop;
 /// What an open sent to an agent carries beside it if the session is its opener's alone.
 pub const WITH_PROCESS: &str = "tenure-with-process";
 
-/// The words of the holder's side: what a lease is, why it is in doubt, how it ended, and the numbers it lives by.
+/// The words of the holder's side: what a lease is, why it is in doubt, how it is held, how it ended, and the numbers it lives by.
 pub use tenure_core::{
-    Bounds, BrokenTiming, EndReason, Jeopardy, LeaseEnd, LeaseState, NoPermit, Suspect, Timing, TimingNumbers,
+    Bounds, BrokenTiming, EndReason, Jeopardy, LeaseEnd, LeaseState, Mode, NoPermit, Suspect, Timing,
+    TimingNumbers,
 };
 /// The messages and clients of the gRPC interface, for callers of [`Transport::call`].
 pub use tenure_wire::proto;

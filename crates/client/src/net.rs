@@ -27,7 +27,7 @@ use self::commands::Commands;
 use self::renewals::Renewals;
 use crate::dial::Dialer;
 use crate::endpoints::{Endpoint, Endpoints};
-use crate::error::CallError;
+use crate::error::{CallError, Tried, root_cause};
 use crate::execution::{Execution, Work};
 use crate::store::{Ear, LeaseInfo, OpenSession, Opened, Route, Store, Then, TimeBase, Watcher};
 use crate::transport::{Call, Repeat, Transport};
@@ -186,9 +186,8 @@ impl Store for Network {
 
 /// A connection of its own to one endpoint. Made before anything is sent: so a failure here proves that nothing was.
 async fn connect(endpoint: &Endpoint, dialer: &Dialer) -> Result<Channel, CallError> {
-    let unreachable = |why: String| CallError::Unreachable {
-        tried: vec![crate::error::Tried { endpoint: endpoint.clone(), why }],
-    };
+    let unreachable =
+        |why: String| CallError::Unreachable { tried: vec![Tried { endpoint: endpoint.clone(), why }] };
     let made = tonic::transport::Endpoint::from_shared(endpoint.uri())
         .map_err(|error| unreachable(error.to_string()))?
         .connect_timeout(CONNECT_WITHIN)
@@ -198,7 +197,7 @@ async fn connect(endpoint: &Endpoint, dialer: &Dialer) -> Result<Channel, CallEr
         .keep_alive_while_idle(true);
     match tokio::time::timeout(CONNECT_WITHIN, dialer.connect(made)).await {
         Ok(Ok(channel)) => Ok(channel),
-        Ok(Err(error)) => Err(unreachable(error.to_string())),
+        Ok(Err(error)) => Err(unreachable(root_cause(&error))),
         Err(_) => Err(unreachable(format!("no connection within {CONNECT_WITHIN:?}"))),
     }
 }
@@ -207,13 +206,13 @@ async fn connect(endpoint: &Endpoint, dialer: &Dialer) -> Result<Channel, CallEr
 fn failure(endpoint: &Endpoint, status: &tonic::Status) -> CallError {
     match crate::error::refusal_in(status) {
         Some(refused) => CallError::Refused(refused),
-        None => unanswered(endpoint, status.message()),
+        None => unanswered(endpoint, &root_cause(status)),
     }
 }
 
 fn unanswered(endpoint: &Endpoint, why: &str) -> CallError {
     CallError::Unanswered {
-        tried: vec![crate::error::Tried { endpoint: endpoint.clone(), why: why.to_owned() }],
+        tried: vec![Tried { endpoint: endpoint.clone(), why: why.to_owned() }],
         effect: tenure_wire::Effect::Unknown,
     }
 }

@@ -121,7 +121,7 @@ impl Registers {
         }
         match heard(answer.await)? {
             Done::Written { succeeded, revision, .. } => Ok((succeeded, revision)),
-            other => panic!("a write was answered with {other:?}"),
+            other => Err(CallError::unexpected("a write", &other)),
         }
     }
 }

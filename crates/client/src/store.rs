@@ -20,7 +20,7 @@ use tenure_core::{
 use tenure_wire::{ApiError, Code, proto};
 use tokio::sync::mpsc;
 
-use crate::error::CallError;
+use crate::error::{CallError, Tried};
 
 /// What is done with an answer. Called once, on any thread, with no lock held.
 pub type Then<T> = Box<dyn FnOnce(Result<T, CallError>) + Send>;
@@ -198,6 +198,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// One register, read linearizably.
     fn register(&self, key: RegisterKey, then: Then<Register>);
+
+    /// Why the store does not answer, as far as that is known: each endpoint that failed or is silent, with its latest reason. For the
+    /// errors of those who have waited in vain.
+    fn tried(&self) -> Vec<Tried> {
+        Vec::new()
+    }
 
     /// A signed statement of a lease that the session holds. A store that signs nothing refuses.
     fn sequencer(&self, session: SessionId, scope: Scope, token: Token, then: Then<String>) {

@@ -147,6 +147,12 @@ impl Process {
         self.link.faults().delay = each_way;
     }
 
+    /// The next so many commands and renewals are lost on their way to the store. A command is sent again after a while, so
+    /// whatever is sent behind it arrives first.
+    pub fn drop_requests(&self, many: u32) {
+        self.link.faults().requests_to_drop = many;
+    }
+
     /// The next so many answers are lost, after what they answer was done.
     pub fn drop_answers(&self, many: u32) {
         self.link.faults().answers_to_drop = many;
@@ -208,6 +214,7 @@ struct LinkShared {
 struct Faults {
     cut: bool,
     delay: Duration,
+    requests_to_drop: u32,
     answers_to_drop: u32,
     drop_pushes: bool,
     messages: u64,
@@ -240,7 +247,15 @@ impl Link {
     /// Whether the way is free of any trouble, so that messages pass at once.
     fn is_clear(&self) -> bool {
         let faults = self.faults();
-        !faults.cut && faults.delay.is_zero() && faults.answers_to_drop == 0
+        !faults.cut && faults.delay.is_zero() && faults.requests_to_drop == 0 && faults.answers_to_drop == 0
+    }
+
+    /// Whether the request that leaves now is to be lost.
+    fn loses_request(&self) -> bool {
+        let mut faults = self.faults();
+        let lost = faults.requests_to_drop > 0;
+        faults.requests_to_drop = faults.requests_to_drop.saturating_sub(1);
+        lost
     }
 
     /// Carries one message there: false if it is lost.
@@ -269,8 +284,9 @@ impl Link {
             let then = Box::new(move |answer| link.deliver(move || then(answer)));
             return ask(&self.0.store, then);
         }
+        let lost = self.loses_request();
         self.0.execution.spawn(Work::Calls, async move {
-            if !link.there().await {
+            if lost || !link.there().await {
                 return;
             }
             let (reply, answer) = oneshot::channel();
@@ -294,10 +310,11 @@ impl Link {
             let then = Box::new(move |answer| link.deliver(move || then(answer)));
             return ask(&self.0.store, then);
         }
+        let mut lost = self.loses_request();
         self.0.execution.spawn(Work::Calls, async move {
             let mut doubtful = false;
             loop {
-                if link.there().await {
+                if !std::mem::take(&mut lost) && link.there().await {
                     let (reply, answer) = oneshot::channel();
                     ask(&link.0.store, Box::new(move |answer| drop(reply.send(answer))));
                     if let Ok(answer) = answer.await
@@ -369,6 +386,15 @@ impl Store for Link {
     }
 
     fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher) {
-        self.0.store.watch(prefix, from, watcher);
+        if !self.faults().cut {
+            return self.0.store.watch(prefix, from, watcher);
+        }
+        let link = self.clone();
+        self.0.execution.spawn(Work::Calls, async move {
+            while link.faults().cut && watcher.is_heard() {
+                tokio::time::sleep(REPEAT_AFTER).await;
+            }
+            link.0.store.watch(prefix, from, watcher);
+        });
     }
 }

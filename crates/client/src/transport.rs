@@ -22,7 +22,7 @@ use tonic::transport::Channel;
 use crate::chance;
 use crate::dial::{Dial, Dialer};
 use crate::endpoints::{Endpoint, Endpoints};
-use crate::error::{CallError, Tried, passes, refusal_in};
+use crate::error::{CallError, Tried, passes, refusal_in, root_cause};
 use crate::retry::{Backoff, roll};
 
 /// How long one endpoint may take to accept a connection before the next is tried.
@@ -252,15 +252,6 @@ fn judge(status: &tonic::Status) -> Failed {
         tonic::Code::InvalidArgument => Failed::Refused(ApiError::invalid(status.message())),
         _ => Failed::Unanswered(root_cause(status)),
     }
-}
-
-/// The innermost reason of an error: `Connection refused` says more than `transport error`.
-fn root_cause(error: &dyn std::error::Error) -> String {
-    let mut inner = error;
-    while let Some(source) = inner.source() {
-        inner = source;
-    }
-    inner.to_string()
 }
 
 /// What is known about a call after some failed attempts.

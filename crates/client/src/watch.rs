@@ -58,7 +58,7 @@ impl Watch {
                     self.backoff.reset();
                     // After a reconnect the opening message repeats what was told before.
                     let is_new = self.next.is_none_or(|next| told.revision >= next);
-                    self.next = Some(self.next.unwrap_or(0).max(told.revision + 1));
+                    self.next = Some(self.next.unwrap_or(0).max(told.revision.saturating_add(1)));
                     if is_new || told.events.is_empty() {
                         return Ok(told);
                     }

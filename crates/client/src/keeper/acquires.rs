@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Acquire, AcquireBy, Command, Done, Grant, LeaseState};
-use tenure_wire::{ApiError, Code};
+use tenure_core::{Acquire, AcquireBy, Command, Done, Grant, LeaseState, Wait};
+use tenure_wire::{ApiError, Code, Effect};
 use tokio::sync::{oneshot, watch};
 
 use super::{Inside, Keeper, Kept, is_unknown_session};
@@ -17,7 +17,17 @@ pub(super) struct Asked {
     /// Keeps the session open while somebody waits.
     handle: Arc<Handle>,
     pub(super) acquire: Acquire,
-    pub(super) reply: oneshot::Sender<Result<Vec<Lease>, CallError>>,
+    /// Gone once it was told.
+    reply: Option<oneshot::Sender<Result<Vec<Lease>, CallError>>>,
+}
+
+impl Asked {
+    /// Tells whoever waits for it. If nobody does any more, the leases come back and are released by being dropped.
+    pub(super) fn tell(self, answer: Result<Vec<Lease>, CallError>) {
+        if let Some(reply) = self.reply {
+            let _ = reply.send(answer);
+        }
+    }
 }
 
 impl Keeper {
@@ -37,22 +47,76 @@ impl Keeper {
             let _ = reply.send(Err(session_ended()));
             return (number, answer);
         }
-        inside.acquires.insert(number, Asked { handle, acquire: acquire.clone(), reply });
+        let held_back = inside.would_overtake(&acquire);
+        if held_back {
+            inside.order.hold_back(number);
+        }
+        inside.acquires.insert(number, Asked { handle, acquire: acquire.clone(), reply: Some(reply) });
         drop(inside);
-        self.submit_acquires(vec![(number, acquire)]);
+        if !held_back {
+            self.submit_acquires(vec![(number, acquire)]);
+        }
         (number, answer)
+    }
+
+    /// Sends the acquires that nothing holds back any more.
+    pub(super) fn send_held_back(self: &Arc<Self>) {
+        let mut inside = self.lock();
+        let free = inside.no_longer_held_back();
+        drop(inside);
+        self.submit_acquires(free);
+    }
+
+    /// What is said of an acquire whose answer was waited for in vain.
+    pub fn acquire_unanswered(&self, number: u64) -> CallError {
+        let never_sent = self.lock().order.is_held_back(number);
+        self.unanswered(if never_sent { Effect::NotApplied } else { Effect::Unknown })
     }
 
     pub(super) fn submit_acquires(self: &Arc<Self>, acquires: Vec<(u64, Acquire)>) {
         for (number, acquire) in acquires {
             let keeper = self.clone();
             let then = Box::new(move |answer: Result<Done, CallError>| match answer {
-                Ok(Done::Granted { grants, .. }) => keeper.granted(number, grants),
+                Ok(Done::Granted { grants, .. }) if keeper.is_asked_for(number, &grants) => {
+                    keeper.granted(number, grants);
+                }
+                Ok(Done::Granted { grants, .. }) => {
+                    let granted: Vec<String> =
+                        grants.iter().map(|grant| grant.resource.to_string()).collect();
+                    let what = format!(
+                        "an acquire was answered with grants of [{}], which were not asked for",
+                        granted.join(", ")
+                    );
+                    keeper.acquire_unreadable(number, CallError::unreadable(what));
+                }
                 Ok(Done::Queued { .. }) => {}
-                Ok(other) => panic!("an acquire was answered with {other:?}"),
+                Ok(other) => {
+                    keeper.acquire_unreadable(number, CallError::unexpected("an acquire", &other));
+                }
                 Err(error) => keeper.acquire_failed(number, error),
             });
             self.shared.store.submit(Command::Acquire(Box::new(acquire)), then);
+        }
+    }
+
+    /// Whether these are grants of just what the acquire with this number names, as far as somebody still waits for it.
+    pub(super) fn is_asked_for(&self, number: u64, grants: &[Grant]) -> bool {
+        let inside = self.lock();
+        inside.acquires.get(&number).is_none_or(|asked| {
+            let wanted = &asked.acquire.resources;
+            wanted.len() == grants.len()
+                && wanted.iter().all(|name| grants.iter().any(|grant| grant.resource == *name))
+        })
+    }
+
+    /// The answer to an acquire makes no sense. It may have been granted all the same: so it is undone.
+    fn acquire_unreadable(self: &Arc<Self>, number: u64, error: CallError) {
+        let mut inside = self.lock();
+        let reply = inside.acquires.get_mut(&number).and_then(|asked| asked.reply.take());
+        drop(inside);
+        self.cancel(number);
+        if let Some(reply) = reply {
+            let _ = reply.send(Err(error));
         }
     }
 
@@ -77,8 +141,7 @@ impl Keeper {
         inside.publish(self, now);
         drop(inside);
         self.nudge();
-        // If nobody listens any more, the leases come back here and are released by being dropped.
-        drop(asked.reply.send(Ok(leases)));
+        asked.tell(Ok(leases));
     }
 
     fn acquire_failed(self: &Arc<Self>, number: u64, error: CallError) {
@@ -88,7 +151,7 @@ impl Keeper {
         inside.awaited.remove(&number);
         drop(inside);
         if let Some(asked) = asked {
-            let _ = asked.reply.send(Err(error));
+            asked.tell(Err(error));
         }
         if ended {
             self.session_gone(None);
@@ -99,15 +162,24 @@ impl Keeper {
     pub fn cancel(self: &Arc<Self>, number: u64) {
         let mut inside = self.lock();
         let Some(asked) = inside.acquires.remove(&number) else { return };
+        if inside.order.drop_held_back(number) {
+            // It was never sent.
+            inside.awaited.remove(&number);
+            drop(inside);
+            return drop(asked);
+        }
         // The number stays awaited until its cancel is answered, or the store would forget it before.
         let (cancel, by) = inside.next_caller();
+        inside.order.sent(cancel, asked.acquire.resources.clone());
         drop(inside);
         let keeper = self.clone();
         let then = Box::new(move |_: Result<Done, CallError>| {
             let mut inside = keeper.lock();
             inside.awaited.remove(&number);
             inside.awaited.remove(&cancel);
+            inside.order.answered(cancel);
             drop(inside);
+            keeper.send_held_back();
             // Only now: closing the session, if this was its last user, comes after the cancel.
             drop(asked);
         });
@@ -116,13 +188,39 @@ impl Keeper {
 }
 
 impl Inside {
-    /// The acquires without a final answer, to be sent again under their numbers.
+    /// The acquires that were sent and have no final answer, to be sent again under their numbers.
     pub(super) fn repeated_acquires(&self) -> Vec<(u64, Acquire)> {
-        self.acquires.iter().map(|(number, asked)| (*number, asked.acquire.clone())).collect()
+        let sent = self.acquires.iter().filter(|(number, _)| !self.order.is_held_back(**number));
+        sent.map(|(number, asked)| (*number, asked.acquire.clone())).collect()
+    }
+
+    /// Whether an acquire would overtake what the session has given up before: what is sent and unanswered, and, if it is willing to
+    /// wait, a lease that goes back as soon as its last permit is dropped.
+    fn would_overtake(&self, acquire: &Acquire) -> bool {
+        let waits_for_permits = |kept: &Kept| {
+            acquire.resources.contains(&kept.grant.resource)
+                && kept.is_to_be_returned()
+                && !matches!(kept.status.borrow().state, LeaseState::Ended(_))
+        };
+        self.order.would_overtake(&acquire.resources)
+            || (acquire.wait != Wait::No && self.leases.values().any(waits_for_permits))
+    }
+
+    /// Takes those out that may be sent now.
+    fn no_longer_held_back(&mut self) -> Vec<(u64, Acquire)> {
+        let free = self.order.held_back().filter_map(|number| {
+            let asked = self.acquires.get(&number)?;
+            (!self.would_overtake(&asked.acquire)).then(|| (number, asked.acquire.clone()))
+        });
+        let free: Vec<(u64, Acquire)> = free.collect();
+        for (number, _) in &free {
+            self.order.drop_held_back(*number);
+        }
+        free
     }
 }
 
-fn session_ended() -> CallError {
+pub(super) fn session_ended() -> CallError {
     CallError::Refused(ApiError::new(Code::UnknownSession, "the session has ended"))
 }
 

@@ -75,6 +75,8 @@ impl Keeper {
         }
         let report = paused.zip(inside.id).filter(|_| !inside.leases.is_empty());
         drop(inside);
+        // A lease that ended by itself holds back nobody either.
+        self.send_held_back();
         if let Some((length, session)) = report {
             // For the history that people read. Nothing depends on it.
             self.shared.store.submit(Command::Paused { session, length }, Box::new(drop));
@@ -205,7 +207,8 @@ impl Inside {
             let error = self
                 .last_failure
                 .take()
-                .unwrap_or_else(|| CallError::Unanswered { tried: Vec::new(), effect: Effect::Unknown });
+                .unwrap_or_else(|| keeper.unanswered(Effect::Unknown))
+                .naming(keeper.shared.store.tried());
             self.mind.end_session(None, now);
             keeper.status.send_replace(SessionStatus::Failed(error));
         }

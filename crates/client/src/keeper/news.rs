@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use tenure_core::{EndReason, Moment};
 
-use super::acquires::{Asked, session_ended_meanwhile};
+use super::acquires::{Asked, session_ended, session_ended_meanwhile};
 use super::{Inside, Keeper, SessionStatus};
+use crate::error::CallError;
 use crate::heart::ToHeart;
 use crate::store::News;
 
@@ -14,8 +15,11 @@ impl Keeper {
     pub(super) fn heard(self: &Arc<Self>, news: News) {
         let now = self.now();
         match news {
-            News::Granted { number, grants } => self.granted(number, grants),
-            News::Unqueued { number } => {
+            News::Granted { number, grants } if self.is_asked_for(number, &grants) => {
+                self.granted(number, grants);
+            }
+            // Its number is asked, and answers.
+            News::Granted { number, .. } | News::Unqueued { number } => {
                 let inside = self.lock();
                 let asked = inside.acquires.get(&number).map(|asked| (number, asked.acquire.clone()));
                 drop(inside);
@@ -32,6 +36,8 @@ impl Keeper {
                 let mut inside = self.lock();
                 inside.mind.ended(token, why, now);
                 inside.publish(self, now);
+                drop(inside);
+                self.send_held_back();
             }
             News::Closed { why } => self.session_gone(why),
             News::Missed => {
@@ -52,12 +58,12 @@ impl Keeper {
     }
 
     /// After a session's end: nobody need speak of it any more, and those who waited in it are told.
-    pub(super) fn farewell(&self, gone: Vec<Asked>) {
+    pub(super) fn farewell(&self, gone: Vec<(Asked, CallError)>) {
         if let Some(id) = self.id() {
             self.shared.store.forget(id.number);
         }
-        for asked in gone {
-            let _ = asked.reply.send(Err(session_ended_meanwhile()));
+        for (asked, error) in gone {
+            asked.tell(Err(error));
         }
         self.nudge();
     }
@@ -70,9 +76,14 @@ impl Keeper {
 
 impl Inside {
     /// After the session's end: everybody is told, and those who waited are returned to be told as well.
-    pub(super) fn ended(&mut self, keeper: &Keeper, now: Moment) -> Vec<Asked> {
+    pub(super) fn ended(&mut self, keeper: &Keeper, now: Moment) -> Vec<(Asked, CallError)> {
         self.publish(keeper, now);
         keeper.status.send_replace(SessionStatus::Ended);
-        std::mem::take(&mut self.acquires).into_values().collect()
+        let gone = std::mem::take(&mut self.acquires).into_iter();
+        gone.map(|(number, asked)| {
+            let never_sent = self.order.drop_held_back(number);
+            (asked, if never_sent { session_ended() } else { session_ended_meanwhile() })
+        })
+        .collect()
     }
 }

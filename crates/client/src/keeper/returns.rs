@@ -2,11 +2,12 @@
 //! from its sending on no permit again unless the store says no.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use tenure_core::{Caller, Command, Done, EndReason, LeaseEnd, LeaseState, SessionNumber, Token};
+use tenure_core::{Caller, Command, Done, EndReason, LeaseEnd, LeaseState, Moment, SessionNumber, Token};
 use tokio::sync::oneshot;
 
-use super::{Closing, Inside, Keeper, is_unknown_session};
+use super::{Closing, Inside, Keeper, Kept, is_unknown_session};
 use crate::error::CallError;
 
 /// To whom a lease goes back.
@@ -23,6 +24,13 @@ pub(super) struct Returning {
     to: To,
     sent: bool,
     reply: Option<oneshot::Sender<Result<LeaseEnd, CallError>>>,
+}
+
+impl Kept {
+    /// Whether it goes back as soon as no permit is out.
+    pub(super) fn is_to_be_returned(&self) -> bool {
+        self.returning.as_ref().is_some_and(|returning| !returning.sent)
+    }
 }
 
 impl Returning {
@@ -55,7 +63,7 @@ impl Keeper {
     }
 
     /// Calls a give-back off that has not been sent, and opens the intake again. False if it is too late for that.
-    pub fn keep_after_all(&self, token: Token) -> bool {
+    pub fn keep_after_all(self: &Arc<Self>, token: Token) -> bool {
         let mut inside = self.lock();
         let Some(kept) = inside.leases.get_mut(&token) else { return false };
         if kept.returning.as_ref().is_some_and(|returning| returning.sent) {
@@ -63,7 +71,14 @@ impl Keeper {
         }
         kept.returning = None;
         inside.mind.resume(token);
+        drop(inside);
+        self.send_held_back();
         true
+    }
+
+    /// How much longer the answer to a give-back is worth waiting for.
+    pub fn give_back_wait(&self, token: Token, asked: Moment) -> Duration {
+        self.lock().mind.give_back_wait(token, asked, self.now())
     }
 
     /// Nobody has the lease any more.
@@ -102,17 +117,25 @@ impl Keeper {
 
     fn returned(self: &Arc<Self>, token: Token, number: u64, to: To, answer: Result<Done, CallError>) {
         let now = self.now();
+        let answer = match (answer, to) {
+            (Ok(Done::Released { .. }), To::Store) | (Ok(Done::Transferred(_)), To::Session(_)) => Ok(()),
+            (Ok(other), To::Store) => Err(CallError::unexpected("a release", &other)),
+            (Ok(other), To::Session(_)) => Err(CallError::unexpected("a transfer", &other)),
+            (Err(error), _) => Err(error),
+        };
         let mut inside = self.lock();
         inside.awaited.remove(&number);
+        inside.order.answered(number);
         match answer {
-            Ok(_) => {
+            Ok(()) => {
                 let why = if to == To::Store { EndReason::Released } else { EndReason::Transferred };
                 inside.mind.gave_back(token, why);
                 inside.publish(self, now);
+                drop(inside);
             }
             Err(error) if is_unknown_session(&error) => {
                 drop(inside);
-                self.session_gone(None)
+                self.session_gone(None);
             }
             Err(error) => {
                 let untouched = error.effect() == tenure_wire::Effect::NotApplied;
@@ -120,19 +143,21 @@ impl Keeper {
                     inside.mind.give_back_refused(token);
                     inside.mind.resume(token);
                 }
-                let Some(kept) = inside.leases.get_mut(&token) else { return };
-                if let Some(mut returning) = kept.returning.take() {
-                    returning.tell(Err(error));
-                }
-                // Nobody has it: what was to be another's goes to the store.
-                if kept.dropped && untouched && to != To::Store {
-                    kept.returning = Some(Returning { to: To::Store, sent: false, reply: None });
+                if let Some(kept) = inside.leases.get_mut(&token) {
+                    if let Some(mut returning) = kept.returning.take() {
+                        returning.tell(Err(error));
+                    }
+                    // Nobody has it: what was to be another's goes to the store.
+                    if kept.dropped && untouched && to != To::Store {
+                        kept.returning = Some(Returning { to: To::Store, sent: false, reply: None });
+                    }
                 }
                 let send = inside.next_return(token);
                 drop(inside);
                 self.send_return(token, send);
             }
         }
+        self.send_held_back();
     }
 
     /// Ends the session as soon as no permit is out, and with it all of its leases.
@@ -181,6 +206,7 @@ impl Inside {
         }
         let resource = kept.grant.resource.clone();
         let (number, by): (u64, Caller) = self.next_caller();
+        self.order.sent(number, vec![resource.clone()]);
         if let Some(returning) = self.leases.get_mut(&token).and_then(|kept| kept.returning.as_mut()) {
             returning.sent = true;
         }

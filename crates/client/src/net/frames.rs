@@ -181,11 +181,21 @@ fn operation(operation: &Operation) -> proto::Operation {
     proto::Operation { operation: Some(asked) }
 }
 
-/// What the content of an answering frame means for the command that it answers.
+/// What the content of an answering frame means for the command that it answers. An answer that cannot be read says nothing of
+/// what was done, whichever part of it is wrong.
 pub(super) fn done(content: Content, session: Option<SessionId>) -> Result<Done, ApiError> {
+    match content {
+        Content::Error(error) => Err(error.into()),
+        content => read_done(content, session).map_err(|error| match error.code {
+            Code::Internal => error,
+            _ => unreadable(&error.message),
+        }),
+    }
+}
+
+fn read_done(content: Content, session: Option<SessionId>) -> Result<Done, ApiError> {
     let whose = || session.ok_or_else(|| unreadable("the answer is about no session"));
     Ok(match content {
-        Content::Error(error) => return Err(error.into()),
         Content::Done(_) => Done::Nothing,
         Content::Closed(closed) => Done::Closed { released: closed.released },
         Content::Granted(granted) => {
