@@ -14,7 +14,7 @@ use prost::Message;
 use tenure_core::{Command, Done, Machine, Token};
 use tenure_replica::{Leadership, MembershipError, NodeId, PeerStatus, Status};
 use tenure_wire::{ApiError, Code, proto};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::calls::{failed, role_in_words};
 use crate::failure::Failure;
@@ -42,6 +42,8 @@ pub(crate) struct Admin {
     changing: tokio::sync::Mutex<()>,
     /// What other nodes last said of themselves: an address is worth knowing most when its node is silent.
     known: Mutex<BTreeMap<NodeId, proto::NodeStatus>>,
+    /// Where clients reach the members.
+    pub(crate) members: watch::Sender<Vec<String>>,
 }
 
 /// What an operator asks of the leader, or one node of another.

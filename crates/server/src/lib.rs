@@ -17,6 +17,7 @@ mod grpc;
 mod http;
 mod hub;
 mod listen;
+mod members;
 mod metrics;
 mod node;
 mod probe;

@@ -76,6 +76,7 @@ pub struct Server {
     stop: watch::Sender<bool>,
     front: JoinHandle<()>,
     desk: JoinHandle<()>,
+    members: JoinHandle<()>,
 }
 
 impl Server {
@@ -139,6 +140,7 @@ impl Server {
         let forwarder = Forwarder::new(replica, world.clock.clone());
         let node = Node::new(forwarder, trays, hub, world.entropy, numbers, signer, client_address);
         let desk = tokio::spawn(desk.work());
+        let members = tokio::spawn(node.clone().keep_members());
         let (stop, stopping) = watch::channel(false);
         let front = Front::new(
             node.clone(),
@@ -150,7 +152,7 @@ impl Server {
         );
         let front = tokio::spawn(front.serve(accept, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
-        Ok(Server { node, address, stop, front, desk })
+        Ok(Server { node, address, stop, front, desk, members })
     }
 
     /// The node.
@@ -195,6 +197,7 @@ impl Server {
         self.stop.send_replace(true);
         let _ = self.front.await;
         self.desk.abort();
+        self.members.abort();
         replica.shutdown().await;
         info!("stopped");
     }

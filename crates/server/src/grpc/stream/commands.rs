@@ -54,7 +54,8 @@ pub async fn serve(api: Arc<Api>, mut inbound: Streaming<ClientFrames>, outbox: 
         opened,
         under_way: Arc::default(),
     };
-    stream.welcome();
+    let mut members = api.node.members();
+    stream.welcome(members.borrow_and_update().clone());
     let end = loop {
         tokio::select! {
             biased;
@@ -68,6 +69,10 @@ pub async fn serve(api: Arc<Api>, mut inbound: Streaming<ClientFrames>, outbox: 
                 if stream.told.cut_off.load(Ordering::Acquire) {
                     break Some(ApiError::overloaded("this stream's events", Duration::ZERO));
                 }
+            }
+            Ok(()) = members.changed() => {
+                let endpoints = members.borrow_and_update().clone();
+                stream.tell_members(endpoints);
             }
             Some((frame, answer)) = opens.recv() => stream.session_opened(frame, answer),
             message = inbound.message() => match message {
@@ -83,7 +88,11 @@ pub async fn serve(api: Arc<Api>, mut inbound: Streaming<ClientFrames>, outbox: 
 }
 
 impl Commands {
-    fn welcome(&self) {
+    fn welcome(&self, mut endpoints: Vec<String>) {
+        if endpoints.is_empty() {
+            // Nobody has been asked yet.
+            endpoints.push(self.api.client_address.clone());
+        }
         let status = self.api.node.status().replica;
         let (cluster, revision) =
             self.api.node.glance(|machine| (machine.settings().cluster, machine.revision()));
@@ -92,10 +101,15 @@ impl Commands {
             node: status.node,
             version: env!("CARGO_PKG_VERSION").into(),
             revision: revision.get(),
-            endpoints: vec![self.api.client_address.clone()],
+            endpoints,
         };
         self.outbox.push(0, Content::Welcome(welcome), revision);
         self.outbox.grant(COMMANDS_UNDER_WAY_MAX);
+    }
+
+    fn tell_members(&self, endpoints: Vec<String>) {
+        let revision = self.api.node.glance(tenure_core::Machine::revision);
+        self.outbox.push(0, Content::Members(proto::Members { endpoints }), revision);
     }
 
     async fn take_in(&mut self, message: ClientFrames) -> Result<(), ApiError> {
