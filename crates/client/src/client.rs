@@ -52,6 +52,10 @@ pub struct Client(Arc<Shared>);
 impl Client {
     /// A client of the cluster behind these endpoints; any one of them is enough, and one may be the host's agent. Nothing is connected yet, and the
     /// application's runtime is never needed for it.
+    ///
+    /// While it has sessions it is told by the nodes who the members are, and follows them: the nodes of a cluster can all be
+    /// replaced, one after the other. The endpoints given here are never dropped. An address that a node names is
+    /// used once a node of the same cluster has answered there.
     pub fn connect(endpoints: &Endpoints) -> Client {
         Client::connected(endpoints, Arc::new(SystemClock), Dialer::Tcp, Execution::Threads)
     }
@@ -72,7 +76,7 @@ impl Client {
         dialer: Dialer,
         execution: Execution,
     ) -> Client {
-        let store = Network::new(endpoints.clone(), clock.clone(), dialer, &execution);
+        let store = Network::new(endpoints, clock.clone(), dialer, &execution);
         Client::with(Arc::new(store), clock, execution)
     }
 

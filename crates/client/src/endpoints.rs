@@ -34,6 +34,24 @@ impl Endpoint {
         }
     }
 
+    /// Whether it is this very machine, for everybody who reads it.
+    pub(crate) fn is_loopback(&self) -> bool {
+        let named = matches!(&self.0, Place::Node { host, .. } if host.eq_ignore_ascii_case("localhost"));
+        named || self.ip().is_some_and(|ip| ip.to_canonical().is_loopback())
+    }
+
+    /// Whether it names no address in particular, as what a node listens at may.
+    pub(crate) fn is_unspecified(&self) -> bool {
+        self.ip().is_some_and(|ip| ip.to_canonical().is_unspecified())
+    }
+
+    fn ip(&self) -> Option<std::net::IpAddr> {
+        match &self.0 {
+            Place::Node { host, .. } => host.trim_start_matches('[').trim_end_matches(']').parse().ok(),
+            Place::Socket(_) => None,
+        }
+    }
+
     /// The path, if this is a socket on this host.
     pub fn socket(&self) -> Option<&Path> {
         match &self.0 {

@@ -22,6 +22,7 @@ mod heart;
 mod keeper;
 mod kinds;
 mod lease;
+mod members;
 mod net;
 mod registers;
 mod retry;

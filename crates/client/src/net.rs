@@ -5,8 +5,11 @@
 //! decide over which endpoint something goes and what is sent again. They never decide what a holder may believe.
 
 mod commands;
+mod follow;
 mod frames;
+mod patience;
 mod renewals;
+mod troubles;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,10 +28,12 @@ use tonic::transport::Channel;
 
 use self::commands::Commands;
 use self::renewals::Renewals;
+use self::troubles::Troubles;
 use crate::dial::Dialer;
 use crate::endpoints::{Endpoint, Endpoints};
 use crate::error::{CallError, Tried, root_cause};
 use crate::execution::{Execution, Work};
+use crate::members::Directory;
 use crate::store::{Ear, LeaseInfo, OpenSession, Opened, Route, Store, Then, TimeBase, Watcher};
 use crate::transport::{Call, Repeat, Transport};
 use crate::watch::Watch;
@@ -46,6 +51,9 @@ const WATCH_PATIENCE: Duration = Duration::from_secs(3_600);
 
 /// A cluster, reached over its endpoints.
 pub(crate) struct Network {
+    directory: Directory,
+    /// Troubles with commands and, apart, with opens and renewals: one may come through where the other does not.
+    troubles: [Troubles; 2],
     execution: Execution,
     transport: Arc<Transport>,
     commands: Commands,
@@ -54,16 +62,21 @@ pub(crate) struct Network {
 
 impl Network {
     pub fn new(
-        endpoints: Endpoints,
+        endpoints: &Endpoints,
         clock: Arc<dyn Clock>,
         dialer: Dialer,
         execution: &Execution,
     ) -> Network {
+        let directory = Directory::new(endpoints);
+        let troubles: [Troubles; 2] = Default::default();
+        let [of_commands, of_renewals] = troubles.clone();
         Network {
             execution: execution.clone(),
-            transport: Arc::new(Transport::dialling(&endpoints, clock, dialer.clone())),
-            commands: Commands::start(endpoints.clone(), dialer.clone(), execution),
-            renewals: Arc::new(Renewals::new(endpoints, dialer)),
+            transport: Arc::new(Transport::dialling(directory.clone(), clock, dialer.clone())),
+            commands: Commands::start(directory.clone(), dialer.clone(), of_commands, execution),
+            renewals: Arc::new(Renewals::new(directory.clone(), dialer, of_renewals)),
+            troubles,
+            directory,
         }
     }
 
@@ -123,8 +136,22 @@ impl Store for Network {
         self.read(question, send, convert, then);
     }
 
+    fn detect_within(&self, session: SessionNumber, detect: Duration) {
+        self.commands.detect_within(session, detect);
+    }
+
     fn listen(&self, session: SessionId, ear: Ear) {
         self.commands.listen(session, ear);
+    }
+
+    fn tried(&self) -> Vec<Tried> {
+        let endpoints = self.directory.all();
+        let mut tried: Vec<Tried> =
+            self.troubles.iter().flat_map(|troubles| troubles.of(&endpoints)).collect();
+        // Each endpoint once, and what is wrong with commands first.
+        let mut named = std::collections::BTreeSet::new();
+        tried.retain(|one| named.insert(one.endpoint.clone()));
+        tried
     }
 
     fn forget(&self, session: SessionNumber) {
@@ -185,20 +212,20 @@ impl Store for Network {
 }
 
 /// A connection of its own to one endpoint. Made before anything is sent: so a failure here proves that nothing was.
-async fn connect(endpoint: &Endpoint, dialer: &Dialer) -> Result<Channel, CallError> {
+async fn connect(endpoint: &Endpoint, dialer: &Dialer, within: Duration) -> Result<Channel, CallError> {
     let unreachable =
         |why: String| CallError::Unreachable { tried: vec![Tried { endpoint: endpoint.clone(), why }] };
     let made = tonic::transport::Endpoint::from_shared(endpoint.uri())
         .map_err(|error| unreachable(error.to_string()))?
-        .connect_timeout(CONNECT_WITHIN)
+        .connect_timeout(within)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(PROBE_EVERY)
         .keep_alive_timeout(PROBE_WITHIN)
         .keep_alive_while_idle(true);
-    match tokio::time::timeout(CONNECT_WITHIN, dialer.connect(made)).await {
+    match tokio::time::timeout(within, dialer.connect(made)).await {
         Ok(Ok(channel)) => Ok(channel),
         Ok(Err(error)) => Err(unreachable(root_cause(&error))),
-        Err(_) => Err(unreachable(format!("no connection within {CONNECT_WITHIN:?}"))),
+        Err(_) => Err(unreachable(format!("no connection within {within:?}"))),
     }
 }
 

@@ -187,6 +187,12 @@ pub trait Store: Send + Sync + 'static {
     /// The tokens that a session holds, read linearizably.
     fn held(&self, session: SessionId, then: Then<Vec<Token>>);
 
+    /// How soon the session wants it noticed that nobody answers: the R/4 of its [`Timing`](tenure_core::Timing). Called before
+    /// [`listen`](Self::listen). A store that has nothing to choose from passes it over.
+    fn detect_within(&self, session: SessionNumber, detect: Duration) {
+        let _ = (session, detect);
+    }
+
     /// Tells `ear` what happens to a session, until it ends or is [`forgotten`](Self::forget).
     fn listen(&self, session: SessionId, ear: Ear);
 

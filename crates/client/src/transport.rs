@@ -8,9 +8,9 @@
 //! caller said that a second transmission is harmless ([`Repeat`]), and if it stays unanswered the error says
 //! that its effect is unknown. Every other no is the answer.
 
+use std::collections::BTreeMap;
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tenure_clock::{Clock, SystemClock};
@@ -23,6 +23,7 @@ use crate::chance;
 use crate::dial::{Dial, Dialer};
 use crate::endpoints::{Endpoint, Endpoints};
 use crate::error::{CallError, Tried, passes, refusal_in, root_cause};
+use crate::members::Directory;
 use crate::retry::{Backoff, roll};
 
 /// How long one endpoint may take to accept a connection before the next is tried.
@@ -71,16 +72,17 @@ pub struct Attempt {
 
 /// The connections to a store. Cheap to share; calls do not wait for each other.
 pub struct Transport {
-    lines: Vec<Line>,
-    /// The index of the endpoint that answered last.
-    preferred: AtomicUsize,
+    directory: Directory,
+    /// The connections that were needed so far.
+    lines: std::sync::Mutex<BTreeMap<Endpoint, Arc<Line>>>,
+    /// The endpoint that answered last.
+    preferred: std::sync::Mutex<Endpoint>,
     clock: Arc<dyn Clock>,
     dialer: Dialer,
 }
 
 /// One endpoint, and the connection to it while there is one.
 struct Line {
-    endpoint: Endpoint,
     channel: Mutex<Option<Channel>>,
 }
 
@@ -102,18 +104,38 @@ impl Transport {
 
     /// The same, with a clock of the caller's.
     pub fn with_clock(endpoints: &Endpoints, clock: Arc<dyn Clock>) -> Self {
-        Self::dialling(endpoints, clock, Dialer::Tcp)
+        Self::dialling(Directory::new(endpoints), clock, Dialer::Tcp)
     }
 
     /// The same, over a network of the caller's.
     pub fn over(endpoints: &Endpoints, clock: Arc<dyn Clock>, dial: Arc<dyn Dial>) -> Self {
-        Self::dialling(endpoints, clock, Dialer::Own(dial))
+        Self::dialling(Directory::new(endpoints), clock, Dialer::Own(dial))
     }
 
-    pub(crate) fn dialling(endpoints: &Endpoints, clock: Arc<dyn Clock>, dialer: Dialer) -> Self {
-        let line = |endpoint: &Endpoint| Line { endpoint: endpoint.clone(), channel: Mutex::new(None) };
-        let lines = endpoints.as_slice().iter().map(line).collect();
-        Self { lines, preferred: AtomicUsize::new(0), clock, dialer }
+    pub(crate) fn dialling(directory: Directory, clock: Arc<dyn Clock>, dialer: Dialer) -> Self {
+        let preferred = std::sync::Mutex::new(directory.first());
+        Self { directory, lines: std::sync::Mutex::default(), preferred, clock, dialer }
+    }
+
+    /// The endpoints, the one that answered last first.
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let mut all = self.directory.all();
+        let preferred = self.preferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(at) = all.iter().position(|endpoint| *endpoint == preferred) {
+            all.rotate_left(at);
+        }
+        all
+    }
+
+    fn line(&self, endpoint: &Endpoint) -> Arc<Line> {
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(line) = lines.get(endpoint) {
+            return line.clone();
+        }
+        // Those that are no endpoints any more are forgotten with the next one that is new.
+        let all = self.directory.all();
+        lines.retain(|endpoint, _| all.contains(endpoint));
+        lines.entry(endpoint.clone()).or_insert_with(|| Arc::new(Line { channel: Mutex::new(None) })).clone()
     }
 
     /// Makes a call. `send` transmits it once, over the given connection.
@@ -127,23 +149,23 @@ impl Transport {
         let mut ledger = Ledger::new(call.repeat);
         let mut number = 0;
         loop {
-            let first = self.preferred.load(Ordering::Relaxed);
             let mut round_reached_somebody = false;
-            for index in (0..self.lines.len()).map(|step| (first + step) % self.lines.len()) {
+            for endpoint in self.endpoints() {
                 let elapsed = self.clock.now().longest_since(started);
                 let Some(left) = call.within.checked_sub(elapsed).filter(|left| !left.is_zero()) else {
                     return Err(ledger.close());
                 };
                 number += 1;
-                let failed = match self.attempt(index, call, left, Attempt { number, elapsed }, &send).await {
+                let attempt = Attempt { number, elapsed };
+                let failed = match self.attempt(&endpoint, call, left, attempt, &send).await {
                     Ok(answer) => {
-                        self.preferred.store(index, Ordering::Relaxed);
+                        *self.preferred.lock().unwrap_or_else(PoisonError::into_inner) = endpoint;
                         return Ok(answer);
                     }
                     Err(failed) => failed,
                 };
                 round_reached_somebody |= !matches!(failed, Failed::Unsent(_));
-                ledger.enter(&self.lines[index].endpoint, failed)?;
+                ledger.enter(&endpoint, failed)?;
             }
             if !round_reached_somebody && !call.persistent {
                 return Err(ledger.close());
@@ -162,8 +184,8 @@ impl Transport {
         match judge(status) {
             Failed::Refused(refused) => CallError::Refused(refused),
             Failed::Unsent(why) | Failed::Unanswered(why) => {
-                let index = self.preferred.load(Ordering::Relaxed);
-                let tried = vec![Tried { endpoint: self.lines[index].endpoint.clone(), why }];
+                let endpoint = self.preferred.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let tried = vec![Tried { endpoint, why }];
                 CallError::Unanswered { tried, effect: Effect::NotApplied }
             }
         }
@@ -171,7 +193,7 @@ impl Transport {
 
     async fn attempt<T, F, S>(
         &self,
-        index: usize,
+        endpoint: &Endpoint,
         call: Call,
         left: Duration,
         attempt: Attempt,
@@ -181,8 +203,8 @@ impl Transport {
         F: Fn(Channel, Attempt) -> S,
         S: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
-        let line = &self.lines[index];
-        let channel = line.connect(&self.dialer, left.min(CONNECT_WITHIN)).await?;
+        let line = self.line(endpoint);
+        let channel = line.connect(endpoint, &self.dialer, left.min(CONNECT_WITHIN)).await?;
         let answer = match call.attempt_within {
             None => send(channel, attempt).await,
             // Not cut to what is left of the whole: an attempt that has begun gets its time, because what it
@@ -211,18 +233,23 @@ impl Transport {
 impl Line {
     /// The connection, made now if there is none. Made before anything is sent, never on the way: so a
     /// failure here proves that nothing was.
-    async fn connect(&self, dialer: &Dialer, within: Duration) -> Result<Channel, Failed> {
+    async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        dialer: &Dialer,
+        within: Duration,
+    ) -> Result<Channel, Failed> {
         let mut channel = self.channel.lock().await;
         if let Some(channel) = &*channel {
             return Ok(channel.clone());
         }
-        let endpoint = tonic::transport::Endpoint::from_shared(self.endpoint.uri())
+        let made = tonic::transport::Endpoint::from_shared(endpoint.uri())
             .map_err(|error| Failed::Unsent(root_cause(&error)))?
             .connect_timeout(within)
             .http2_keep_alive_interval(PROBE_EVERY)
             .keep_alive_timeout(PROBE_WITHIN);
         // The connector's own limit covers the connection alone; ours covers the name's lookup too.
-        let made = match timeout(within, dialer.connect(endpoint)).await {
+        let made = match timeout(within, dialer.connect(made)).await {
             Ok(Ok(made)) => made,
             Ok(Err(error)) => return Err(Failed::Unsent(root_cause(&error))),
             Err(_) => return Err(Failed::Unsent(format!("no connection within {within:?}"))),

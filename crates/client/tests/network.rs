@@ -454,3 +454,31 @@ async fn a_caller_that_hangs_up_leaves_the_line() {
         node.left_with(1, 0).await;
     }
 }
+
+/// Whoever has waited in vain is told for whom, and why: it used to be "the store did not answer ()".
+#[tokio::test]
+async fn an_error_names_the_endpoint_and_the_reason() {
+    let within = Duration::from_secs(2);
+    // Nobody listens at the first, and whoever listens at the second says nothing.
+    let closed = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port is free").local_addr();
+    let closed = closed.expect("a bound listener has an address");
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
+    let silent_at = silent.local_addr().expect("a bound listener has an address");
+    let endpoints: Endpoints = format!("{closed},{silent_at}").parse().expect("endpoints");
+    let opened = Client::connect(&endpoints).session().ttl(TTL).open_within(within).open().await;
+    let Err(error) = opened else { panic!("nobody is there") };
+    let text = error.to_string();
+    assert!(text.contains(&format!("{closed}: Connection refused")), "{text}");
+    assert!(text.contains(&format!("{silent_at}: ")), "{text}");
+
+    // A node that is gone while somebody waits for an answer.
+    let node = Node::start();
+    let address = node.address;
+    let session = node.client().session().ttl(Duration::from_secs(30)).open().await.expect("opened");
+    drop(session.acquire("r").await.expect("granted"));
+    drop(node);
+    let error = session.acquire("q").answer_within(within).await.expect_err("nobody is there");
+    assert_eq!(error.effect(), Effect::Unknown);
+    let text = error.to_string();
+    assert!(text.contains(&format!("{address}: Connection refused")), "{text}");
+}

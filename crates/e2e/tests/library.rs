@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tenure_client::{Code, Leader, LeaseState};
 use tenure_e2e::{
-    Cluster, Node, Part, Proxy, SOON, alongside, block_on, client, given, listen, playing, renewed, say,
-    until,
+    Cluster, Node, Part, Proxy, SOON, alongside, block_on, client, given, listen, playing, renewed,
+    run_tenure, say, until,
 };
 
 /// The parts that the tests below start in processes of their own; by itself it does nothing.
@@ -184,5 +184,47 @@ fn a_renewal_without_an_answer_neither_overstays_nor_loses() {
         assert_eq!(at_store["token"].as_u64(), Some(token), "{at_store}");
         assert_eq!(at_store["state"], "held", "the store kept it all the time: {at_store}");
         assert_eq!(renewed(&lease, ttl), token, "and it is held again");
+    });
+}
+
+/// All three nodes are replaced by others, one after the other. A client that was told of the first three only keeps its lease,
+/// its place in line and its watch: it is told who the members are, and follows them.
+#[test]
+fn a_client_follows_the_members_when_every_node_is_replaced() {
+    let _turn = alongside();
+    let ttl = Duration::from_secs(10);
+    let mut cluster = Cluster::start("library-replaced", 3);
+    let client = client(&cluster.endpoints());
+    block_on(async {
+        let session = client.session().ttl(ttl).open().await.expect("opened");
+        let lease = session.acquire("r").await.expect("granted");
+        let token = renewed(&lease, ttl);
+        let waiter = client.session().ttl(ttl).open().await.expect("opened");
+        let waiting = tokio::spawn({
+            let request = waiter.acquire("r").wait();
+            async move { request.await }
+        });
+        for old in 1..=3 {
+            let (number, peer) = cluster.prepare_another();
+            cluster.node_mut(number).spawn();
+            until("the new node says that it waits", SOON, || {
+                cluster.node(number).log().contains(&format!("tenure cluster add {number}="))
+            });
+            let endpoint = cluster.node(old + 1).endpoint();
+            let added = run_tenure(&endpoint, &["cluster", "add", &peer]);
+            assert!(added.status.success(), "{}", String::from_utf8_lossy(&added.stderr));
+            cluster.node_mut(number).wait_ready();
+            assert_eq!(renewed(&lease, ttl), token, "with node {number}");
+            let removed = run_tenure(&endpoint, &["cluster", "remove", &old.to_string()]);
+            assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
+            cluster.node_mut(old).kill();
+            assert_eq!(renewed(&lease, ttl), token, "without node {old}");
+        }
+        // None of the nodes is left that it was told of in the beginning.
+        session.registers().put("k", "v").await.expect("written");
+        assert_eq!(client.registers().get("k").await.expect("read").value.as_deref(), Some(&b"v"[..]));
+        lease.release().await.expect("released");
+        let next = waiting.await.expect("no panic").expect("granted in turn");
+        assert!(next.permit().expect("usable at once").token().get() > token);
     });
 }

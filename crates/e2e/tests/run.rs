@@ -436,6 +436,28 @@ fn a_drain_does_not_wait_for_ever() {
     assert!(history(&node, "grace").contains("died"));
 }
 
+/// The store is gone when SIGTERM comes: `run` gives its lease back as far as it can, and ends at its deadline all the same.
+#[test]
+fn a_run_whose_store_is_gone_ends_after_sigterm() {
+    let _turn = alongside();
+    let ttl = Duration::from_secs(6);
+    let politely = "trap 'exit 5' TERM; : > up; while :; do sleep 0.05; done";
+    for arguments in [&["run", "gone", "--ttl", "6s", "--hand-over"][..], &["elect", "gone", "--ttl", "6s"]] {
+        let node = Node::start("run-gone");
+        let scratch = Scratch::new("run-gone");
+        let mut run = Run::start(&node, &scratch, arguments[0], arguments, politely);
+        wait_for(&scratch.path().join("up"));
+        // Stopped and not killed: connections stay open, and nothing is ever answered.
+        node.pause();
+        let told = Instant::now();
+        run.signal(Signal::TERM);
+        assert_eq!(run.wait().code(), Some(5), "the child's own code\n{}", run.log());
+        // Twice what was left at most: a machine that compiles at the same time is slow.
+        assert!(told.elapsed() < ttl * 2, "{arguments:?} took {:?}", told.elapsed());
+        node.resume();
+    }
+}
+
 /// A candidate whose lease is taken away stops its command and stands in line again.
 #[test]
 fn a_loss_stops_the_command_and_a_candidate_campaigns_again() {

@@ -117,6 +117,7 @@ impl Keeper {
                 keeper.heard(news);
             }
         });
+        self.shared.store.detect_within(session.number, self.options.timing.detect());
         self.shared.store.listen(session, ear);
         self.status.send_if_modified(|status| {
             let opening = matches!(status, SessionStatus::Opening);

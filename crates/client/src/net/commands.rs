@@ -6,6 +6,8 @@
 //! unanswered. Silence is trouble too: a node that answers nothing may be a leader without a quorum. What is not
 //! numbered (a register written by nobody) is sent once, and if it stays unanswered that is said.
 
+mod sessions;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
@@ -17,11 +19,15 @@ use tenure_wire::{ApiError, Code, Effect, proto};
 use tokio::sync::mpsc;
 use tonic::Streaming;
 
-use super::{connect, failure, frames, unanswered};
+use self::sessions::Sessions;
+use super::patience::Patience;
+use super::troubles::{Troubles, reason};
+use super::{CONNECT_WITHIN, connect, failure, follow, frames, unanswered};
 use crate::dial::Dialer;
-use crate::endpoints::{Endpoint, Endpoints};
+use crate::endpoints::Endpoint;
 use crate::error::{CallError, in_doubt, passes};
 use crate::execution::{Execution, Work};
+use crate::members::Directory;
 use crate::retry::Backoff;
 use crate::store::{Ear, News, Then};
 
@@ -36,40 +42,40 @@ const FRAMES_PER_MESSAGE_MAX: usize = 512;
 const CREDITS_OWED_MAX: u32 = 256;
 /// Passing refusals in a row after which another endpoint is tried.
 const REFUSALS_IN_A_ROW_MAX: u32 = 3;
-/// How long a node may leave everything unanswered that it was sent before another endpoint is tried. A leader that
-/// has lost its quorum does so for as long as it is cut off: it refuses nothing, answers every ping, and its entries
-/// never commit.
-///
-/// No command waits that long where all is well. Every frame is answered when its entry has been applied, an acquire
-/// that has to wait too: "queued" is its answer, and the grant is a push. So this has to be longer than what a node
-/// that will answer may need, which is an election (0.6 s and a few round trips) and a disk that is slow to sync, and
-/// not much longer. To be wrong costs little: a command is done once however often it is sent. Only what has no
-/// number and was sent is then told to its caller as unknown, which is the truth about it.
-///
-/// Pushes and pings do not count as answers: they say that somebody is there, not that commands come through.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// Silence is counted in steps of this length, so that a process that was stopped has slept through one step and not
-/// through all of them, and takes in what came meanwhile before it judges.
-const SILENCE_STEP: Duration = Duration::from_millis(250);
-/// How often the patience is doubled when no endpoint at all answers: all of them may be slow, and what is sent again
-/// and again would make them slower.
-const PATIENCE_DOUBLINGS_MAX: u32 = 3;
+// How long a node may leave everything unanswered that it was sent before another endpoint is tried is in `patience.rs`. A leader that
+// has lost its quorum does so for as long as it is cut off: it refuses nothing, answers every ping, and its entries
+// never commit.
+//
+// No command waits that long where all is well. Every frame is answered when its entry has been applied, an acquire
+// that has to wait too: "queued" is its answer, and the grant is a push. To be wrong costs little: a command is done once
+// however often it is sent. Only what has no number and was sent is then told to its caller as unknown, which is the
+// truth about it.
+//
+// Pushes and pings do not count as answers: they say that somebody is there, not that commands come through.
 
 /// Where commands are handed in.
 pub(super) struct Commands(mpsc::UnboundedSender<ToStream>);
 
 enum ToStream {
     Submit(Command, Then<Done>),
+    /// How soon the session wants silence noticed.
+    Detect(SessionNumber, Duration),
     Listen(SessionId, Ear),
     Forget(SessionNumber),
 }
 
 impl Commands {
-    pub fn start(endpoints: Endpoints, dialer: Dialer, execution: &Execution) -> Commands {
+    pub fn start(
+        directory: Directory,
+        dialer: Dialer,
+        troubles: Troubles,
+        execution: &Execution,
+    ) -> Commands {
         // Unbounded, because every entry is one caller's that waits for it, and callers are bounded by the
         // application.
         let (sender, inbox) = mpsc::unbounded_channel();
-        execution.spawn(Work::Calls, Driver::new(endpoints, dialer, inbox).run());
+        let driver = Driver::new(directory, dialer, troubles, execution.clone(), inbox);
+        execution.spawn(Work::Calls, driver.run());
         Commands(sender)
     }
 
@@ -79,6 +85,10 @@ impl Commands {
         {
             then(Err(CallError::Unreachable { tried: Vec::new() }));
         }
+    }
+
+    pub fn detect_within(&self, session: SessionNumber, detect: Duration) {
+        let _ = self.0.send(ToStream::Detect(session, detect));
     }
 
     pub fn listen(&self, session: SessionId, ear: Ear) {
@@ -91,15 +101,20 @@ impl Commands {
 }
 
 struct Driver {
-    endpoints: Vec<Endpoint>,
+    directory: Directory,
     dialer: Dialer,
-    /// The index of the endpoint in use.
-    at: usize,
+    troubles: Troubles,
+    execution: Execution,
+    /// The endpoint in use.
+    endpoint: Endpoint,
+    /// Streams in a row on which nothing was answered for good.
+    failures: usize,
     inbox: mpsc::UnboundedReceiver<ToStream>,
     inbox_ended: bool,
-    sessions: BTreeMap<SessionNumber, Member>,
+    sessions: Sessions,
+    patience: Patience,
     unanswered: BTreeMap<u64, Pending>,
-    /// Frames to send, in order, as far as their sessions are attached.
+    /// Frames that can be sent, in order.
     to_send: VecDeque<u64>,
     next_frame: u64,
     /// What the server has room for.
@@ -113,26 +128,14 @@ struct Driver {
     silence: u32,
     /// Streams in a row that were left because they were silent.
     silent: u32,
-    /// Frames and sessions that were refused for the moment.
+    /// Frames that were refused for the moment.
     resting: Vec<u64>,
     backoff: Backoff,
     connected_before: bool,
-}
-
-struct Member {
-    id: SessionId,
-    ear: Ear,
-    attached: Attached,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Attached {
-    No,
-    /// In this frame.
-    Asked(u64),
-    Yes,
-    /// Refused for the moment.
-    Resting,
+    /// Whether the endpoint in use is known to be in trouble.
+    in_trouble: bool,
+    /// The cluster that was last connected to, as it calls itself.
+    cluster: String,
 }
 
 struct Pending {
@@ -160,14 +163,24 @@ enum Left {
 }
 
 impl Driver {
-    fn new(endpoints: Endpoints, dialer: Dialer, inbox: mpsc::UnboundedReceiver<ToStream>) -> Driver {
+    fn new(
+        directory: Directory,
+        dialer: Dialer,
+        troubles: Troubles,
+        execution: Execution,
+        inbox: mpsc::UnboundedReceiver<ToStream>,
+    ) -> Driver {
         Driver {
-            endpoints: endpoints.as_slice().to_vec(),
+            endpoint: directory.first(),
+            directory,
             dialer,
-            at: 0,
+            troubles,
+            execution,
+            failures: 0,
             inbox,
             inbox_ended: false,
-            sessions: BTreeMap::new(),
+            sessions: Sessions::default(),
+            patience: Patience::default(),
             unanswered: BTreeMap::new(),
             to_send: VecDeque::new(),
             next_frame: 1,
@@ -180,6 +193,8 @@ impl Driver {
             resting: Vec::new(),
             backoff: Backoff::new(BACKOFF_FIRST, BACKOFF_MAX),
             connected_before: false,
+            in_trouble: false,
+            cluster: String::new(),
         }
     }
 
@@ -199,7 +214,8 @@ impl Driver {
                 Err(error) => error,
             };
             self.broke(&error);
-            self.at = (self.at + 1) % self.endpoints.len();
+            self.failures += 1;
+            self.endpoint = self.directory.lock().after(&self.endpoint, self.failures);
             self.backoff.wait().await;
         }
     }
@@ -207,14 +223,17 @@ impl Driver {
     async fn connect(
         &mut self,
     ) -> Result<(mpsc::Sender<proto::ClientFrames>, Streaming<proto::ServerFrames>), CallError> {
-        let endpoint = &self.endpoints[self.at];
-        let channel = connect(endpoint, &self.dialer).await?;
+        let endpoint = self.endpoint.clone();
+        self.in_trouble = true;
+        self.troubles.note(&endpoint, "no connection yet");
+        let channel = connect(&endpoint, &self.dialer, self.wait().min(CONNECT_WITHIN)).await?;
+        self.troubles.note(&endpoint, "connected, and nothing was answered yet");
         let (outbox, waiting) = mpsc::channel(MESSAGES_WAITING_MAX);
         let mut client = StreamClient::new(channel);
         let opening = client.commands(frames::outgoing(waiting));
-        match tokio::time::timeout(self.patience(), opening).await {
+        match tokio::time::timeout(self.wait(), opening).await {
             Ok(opened) => {
-                let inbound = opened.map_err(|status| failure(endpoint, &status))?.into_inner();
+                let inbound = opened.map_err(|status| failure(&endpoint, &status))?.into_inner();
                 Ok((outbox, inbound))
             }
             Err(_) => Err(self.left_in_silence()),
@@ -229,24 +248,43 @@ impl Driver {
         self.awaited = 0;
         self.silence = 0;
         self.resting.clear();
-        self.sessions.values_mut().for_each(|member| member.attached = Attached::No);
+        self.sessions.start_over();
+        let why = reason(error);
         let lost: Vec<u64> = self
             .unanswered
             .iter()
             .filter(|(_, pending)| pending.sent && !frames::is_repeatable(&pending.command))
             .map(|(frame, _)| *frame)
             .collect();
-        for pending in lost.into_iter().filter_map(|frame| self.unanswered.remove(&frame)) {
-            let tried = match error {
-                CallError::Unanswered { tried, .. } | CallError::Unreachable { tried } => tried.clone(),
-                CallError::Refused(_) => Vec::new(),
-            };
-            (pending.then)(Err(CallError::Unanswered { tried, effect: Effect::Unknown }));
+        for frame in lost {
+            if let Some(pending) = self.take(frame) {
+                (pending.then)(Err(unanswered(&self.endpoint, &why)));
+            }
         }
+        self.troubles.note(&self.endpoint, why);
         for pending in self.unanswered.values_mut() {
             pending.doubtful |= std::mem::take(&mut pending.sent);
         }
-        self.to_send = self.unanswered.keys().copied().collect();
+        self.to_send.clear();
+        let frames: Vec<u64> = self.unanswered.keys().copied().collect();
+        frames.into_iter().for_each(|frame| self.enqueue(frame));
+    }
+
+    /// Puts a command where it can be sent from: at once, or when its session is attached.
+    fn enqueue(&mut self, frame: u64) {
+        let Some(pending) = self.unanswered.get(&frame) else { return };
+        if pending.session.is_none_or(|id| self.sessions.may_send(id.number, frame)) {
+            self.to_send.push_back(frame);
+        }
+    }
+
+    /// Takes a command out that is answered for good.
+    fn take(&mut self, frame: u64) -> Option<Pending> {
+        let pending = self.unanswered.remove(&frame)?;
+        if let Some(id) = pending.session {
+            self.sessions.answered(id.number, frame);
+        }
+        Some(pending)
     }
 
     async fn stream(
@@ -256,9 +294,9 @@ impl Driver {
     ) -> Left {
         if std::mem::replace(&mut self.connected_before, true) {
             // What was pushed meanwhile went elsewhere.
-            self.sessions.values().for_each(|member| (member.ear)(News::Missed));
+            self.sessions.all().for_each(|member| (member.ear)(News::Missed));
         }
-        let endpoint = self.endpoints[self.at].clone();
+        let endpoint = self.endpoint.clone();
         let mut rest = None;
         let mut step = None;
         loop {
@@ -275,7 +313,7 @@ impl Driver {
             }
             let full = outbox.capacity() == 0;
             if step.is_none() && self.is_owed_an_answer() {
-                step = Some(Box::pin(tokio::time::sleep(SILENCE_STEP)));
+                step = Some(Box::pin(tokio::time::sleep(self.patience.step())));
             }
             tokio::select! {
                 biased;
@@ -315,21 +353,17 @@ impl Driver {
         match heard {
             ToStream::Submit(command, then) => {
                 let session = frames::session_of(&command);
-                if session.is_some_and(|id| !self.sessions.contains_key(&id.number)) {
+                if session.is_some_and(|id| !self.sessions.contains(id.number)) {
                     return then(Err(unknown_session()));
                 }
                 let frame = self.next_frame();
                 self.unanswered
                     .insert(frame, Pending { command, session, then, sent: false, doubtful: false });
-                self.to_send.push_back(frame);
+                self.enqueue(frame);
             }
-            ToStream::Listen(id, ear) => {
-                self.sessions.insert(id.number, Member { id, ear, attached: Attached::No });
-            }
-            ToStream::Forget(session) => {
-                self.sessions.remove(&session);
-                self.fail_session(session);
-            }
+            ToStream::Detect(session, detect) => self.patience.keep(session, detect),
+            ToStream::Listen(id, ear) => self.sessions.add(id, ear),
+            ToStream::Forget(session) => self.end_session(session, None),
         }
     }
 
@@ -343,52 +377,37 @@ impl Driver {
     fn next_message(&mut self) -> Option<proto::ClientFrames> {
         let mut message = proto::ClientFrames::default();
         let room = (self.window as usize).min(FRAMES_PER_MESSAGE_MAX);
-        let unattached: Vec<SessionNumber> = self
-            .sessions
-            .iter()
-            .filter(|(_, member)| member.attached == Attached::No)
-            .map(|(number, _)| *number)
-            .take(room)
-            .collect();
-        for number in unattached {
+        while message.frames.len() < room
+            && let Some(session) = self.sessions.next_to_attach()
+        {
             let frame = self.next_frame();
-            let member = self.sessions.get_mut(&number).expect("it was just found");
-            member.attached = Attached::Asked(frame);
-            let attach = proto::StreamAttach { secret: member.id.secret.as_bytes().to_vec() };
+            let Some(id) = self.sessions.asked(session, frame) else { continue };
+            let attach = proto::StreamAttach { secret: id.secret.as_bytes().to_vec() };
             message.frames.push(proto::ClientFrame {
                 frame,
-                session: number.get(),
+                session: session.get(),
                 command: Some(Asked::Attach(attach)),
                 ..Default::default()
             });
         }
-        let mut held_back = VecDeque::new();
         while message.frames.len() < room
             && let Some(frame) = self.to_send.pop_front()
         {
             let Some(pending) = self.unanswered.get_mut(&frame) else { continue };
-            let ready = pending.session.is_none_or(|id| {
-                self.sessions.get(&id.number).is_some_and(|member| member.attached == Attached::Yes)
-            });
-            if !ready {
-                held_back.push_back(frame);
-                continue;
-            }
             match frames::client_frame(frame, &pending.command) {
                 Some(told) => {
                     pending.sent = true;
                     message.frames.push(told);
                 }
                 None => {
-                    let pending = self.unanswered.remove(&frame).expect("it was just found");
                     let error =
                         ApiError::new(Code::NoSuchCall, "the session stream does not carry this command");
-                    (pending.then)(Err(CallError::Refused(error)));
+                    if let Some(pending) = self.take(frame) {
+                        (pending.then)(Err(CallError::Refused(error)));
+                    }
                 }
             }
         }
-        held_back.append(&mut self.to_send);
-        self.to_send = held_back;
         self.window -= message.frames.len() as u64;
         self.awaited += message.frames.len() as u64;
         if self.owed >= CREDITS_OWED_MAX || (self.owed > 0 && !message.frames.is_empty()) {
@@ -404,9 +423,17 @@ impl Driver {
             let session = SessionNumber::new(frame.session);
             match (frame.frame, frame.content) {
                 (_, None) => {}
-                (None, Some(Content::Welcome(_))) => self.silence = 0,
+                (None, Some(Content::Welcome(welcome))) => {
+                    self.silence = 0;
+                    self.directory.lock().answered(&self.endpoint, welcome.node);
+                    self.follow(&welcome.endpoints, welcome.cluster.clone());
+                    self.cluster = welcome.cluster;
+                }
+                (None, Some(Content::Members(members))) => {
+                    self.follow(&members.endpoints, self.cluster.clone());
+                }
                 (None, Some(Content::Missed(_))) => {
-                    self.sessions.values().for_each(|member| (member.ear)(News::Missed));
+                    self.sessions.all().for_each(|member| (member.ear)(News::Missed));
                 }
                 (None, Some(push)) => self.pushed(session, push),
                 (Some(frame), Some(answer)) => {
@@ -421,32 +448,39 @@ impl Driver {
 
     fn pushed(&mut self, session: SessionNumber, push: Content) {
         let closed = matches!(push, Content::PushClosed(_));
-        let Some(member) = self.sessions.get(&session) else { return };
+        let Some(member) = self.sessions.get(session) else { return };
         if let Some(news) = frames::news(push, member.id) {
             (member.ear)(news);
         }
         if closed {
-            self.sessions.remove(&session);
-            self.fail_session(session);
+            self.end_session(session, None);
+        }
+    }
+
+    /// The nodes have named the members of the cluster. Those that are new are tried out, each in a task of its own.
+    fn follow(&mut self, addresses: &[String], cluster: String) {
+        let new = self.directory.lock().advertise(addresses);
+        for endpoint in new {
+            let (directory, dialer) = (self.directory.downgrade(), self.dialer.clone());
+            self.execution.spawn(Work::Calls, follow::try_out(endpoint, directory, dialer, cluster.clone()));
         }
     }
 
     fn answered(&mut self, frame: u64, session: SessionNumber, answer: Content) -> Result<(), CallError> {
-        let asked =
-            self.sessions.get_mut(&session).filter(|member| member.attached == Attached::Asked(frame));
-        if let Some(member) = asked {
+        if self.sessions.is_asked(session, frame) {
             match answer {
                 Content::Error(error) => {
                     let error = ApiError::from(error);
                     if passes(&error) || error.code == Code::UnknownOutcome {
-                        member.attached = Attached::Resting;
+                        self.sessions.rests(session);
                         return self.refused_for_now(error);
                     }
-                    let member = self.sessions.remove(&session).expect("it was just found");
-                    (member.ear)(News::Closed { why: None });
-                    self.fail_session(session);
+                    self.end_session(session, Some(News::Closed { why: None }));
                 }
-                _ => member.attached = Attached::Yes,
+                _ => {
+                    self.came_through();
+                    self.to_send.append(&mut self.sessions.attached(session));
+                }
             }
             return Ok(());
         }
@@ -465,11 +499,21 @@ impl Driver {
                 self.refusals = 0;
                 self.silent = 0;
                 self.backoff.reset();
-                let pending = self.unanswered.remove(&frame).expect("it was just found");
-                let outcome = outcome.map_err(|error| pending.judge(error));
-                (pending.then)(outcome);
+                self.came_through();
+                if let Some(pending) = self.take(frame) {
+                    let outcome = outcome.map_err(|error| pending.judge(error));
+                    (pending.then)(outcome);
+                }
                 Ok(())
             }
+        }
+    }
+
+    /// The endpoint in use has answered.
+    fn came_through(&mut self) {
+        self.failures = 0;
+        if std::mem::take(&mut self.in_trouble) {
+            self.troubles.over(&self.endpoint);
         }
     }
 
@@ -480,7 +524,7 @@ impl Driver {
     /// A node that says "not now" again and again may be cut off: another one may know better.
     fn refused_for_now(&mut self, error: ApiError) -> Result<(), CallError> {
         self.refusals += 1;
-        if self.refusals >= REFUSALS_IN_A_ROW_MAX && self.endpoints.len() > 1 {
+        if self.refusals >= REFUSALS_IN_A_ROW_MAX && self.directory.all().len() > 1 {
             return Err(CallError::Refused(error));
         }
         Ok(())
@@ -496,46 +540,48 @@ impl Driver {
     fn is_silent_for_too_long(&mut self) -> bool {
         self.silence = if self.is_owed_an_answer() { self.silence + 1 } else { 0 };
         // The first step may have begun before anything was owed.
-        SILENCE_STEP * self.silence > self.patience()
+        let silent_for = self.patience.step() * self.silence.saturating_sub(1);
+        if !silent_for.is_zero() && !self.in_trouble {
+            self.in_trouble = true;
+            self.troubles.note(&self.endpoint, "connected, and does not answer");
+        }
+        self.patience.step() * self.silence > self.wait()
     }
 
     /// How long this endpoint may be silent. Every further round in which none of them answers has twice the patience.
-    fn patience(&self) -> Duration {
-        let rounds = self.silent / u32::try_from(self.endpoints.len()).unwrap_or(u32::MAX);
-        ANSWER_WITHIN * (1 << rounds.min(PATIENCE_DOUBLINGS_MAX))
+    fn wait(&self) -> Duration {
+        let endpoints = u32::try_from(self.directory.all().len()).unwrap_or(u32::MAX);
+        self.patience.wait(self.silent / endpoints.max(1))
     }
 
     fn left_in_silence(&mut self) -> CallError {
-        let why = format!("nothing was answered for {:?}", self.patience());
+        let why = format!("nothing was answered for {:?}", self.wait());
         self.silent = self.silent.saturating_add(1);
-        unanswered(&self.endpoints[self.at], &why)
+        unanswered(&self.endpoint, &why)
     }
 
     fn is_resting(&self) -> bool {
-        !self.resting.is_empty() || self.sessions.values().any(|member| member.attached == Attached::Resting)
+        !self.resting.is_empty() || self.sessions.is_any_resting()
     }
 
     fn rested(&mut self) {
         for frame in std::mem::take(&mut self.resting) {
             if let Some(pending) = self.unanswered.get_mut(&frame) {
                 pending.sent = false;
-                self.to_send.push_back(frame);
+                self.enqueue(frame);
             }
         }
-        for member in self.sessions.values_mut().filter(|member| member.attached == Attached::Resting) {
-            member.attached = Attached::No;
-        }
+        self.sessions.rested();
     }
 
     /// The session is gone: so are its commands.
-    fn fail_session(&mut self, session: SessionNumber) {
-        let frames: Vec<u64> = self
-            .unanswered
-            .iter()
-            .filter(|(_, pending)| pending.session.is_some_and(|id| id.number == session))
-            .map(|(frame, _)| *frame)
-            .collect();
-        for mut pending in frames.into_iter().filter_map(|frame| self.unanswered.remove(&frame)) {
+    fn end_session(&mut self, session: SessionNumber, news: Option<News>) {
+        self.patience.forget(session);
+        let Some(member) = self.sessions.remove(session) else { return };
+        if let Some(news) = news {
+            (member.ear)(news);
+        }
+        for mut pending in member.unanswered.into_iter().filter_map(|frame| self.unanswered.remove(&frame)) {
             pending.doubtful |= pending.sent;
             let error = pending.judge(tenure_core::Refusal::UnknownSession.into());
             (pending.then)(Err(error));

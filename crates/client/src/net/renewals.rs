@@ -6,7 +6,7 @@
 //! tried again from time to time. Everything here runs on the heart's thread.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,10 +18,12 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use super::{connect, failure, frames, unanswered};
+use super::troubles::{Troubles, reason};
+use super::{CONNECT_WITHIN, connect, failure, frames, unanswered};
 use crate::dial::Dialer;
-use crate::endpoints::{Endpoint, Endpoints};
-use crate::error::CallError;
+use crate::endpoints::Endpoint;
+use crate::error::{CallError, root_cause};
+use crate::members::Directory;
 use crate::store::{OpenSession, Opened, Route};
 
 /// Messages that may wait to be written to one stream; a stream that is this far behind is as good as broken.
@@ -36,9 +38,13 @@ const AGENT_AGAIN_AFTER: u64 = 8;
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 pub(super) struct Renewals {
-    ways: Vec<Way>,
-    /// The index of the endpoint that answered last.
-    preferred: AtomicUsize,
+    directory: Directory,
+    dialer: Dialer,
+    troubles: Troubles,
+    /// The ways that were needed so far.
+    ways: Mutex<BTreeMap<Endpoint, Arc<Way>>>,
+    /// The endpoint that answered last, or is tried since.
+    preferred: Mutex<Endpoint>,
     /// What is known of each session, whatever way it was learned.
     ttls: Arc<Mutex<BTreeMap<SessionNumber, Duration>>>,
     next_batch: AtomicU64,
@@ -80,16 +86,13 @@ struct Awaited {
 }
 
 impl Renewals {
-    pub fn new(endpoints: Endpoints, dialer: Dialer) -> Renewals {
-        let way = |endpoint: &Endpoint| Way {
-            endpoint: endpoint.clone(),
-            dialer: dialer.clone(),
-            channel: tokio::sync::Mutex::new(None),
-            stream: tokio::sync::Mutex::new(None),
-        };
+    pub fn new(directory: Directory, dialer: Dialer, troubles: Troubles) -> Renewals {
         Renewals {
-            ways: endpoints.as_slice().iter().map(way).collect(),
-            preferred: AtomicUsize::new(0),
+            preferred: Mutex::new(directory.first()),
+            directory,
+            dialer,
+            troubles,
+            ways: Mutex::default(),
             ttls: Arc::default(),
             next_batch: AtomicU64::new(1),
             repeats: AtomicU64::new(0),
@@ -98,38 +101,78 @@ impl Renewals {
     }
 
     /// The way to take. The other way is remembered as the usual one only once it has answered.
-    async fn way(&self, route: Route) -> (usize, &Way) {
-        let preferred = self.preferred.load(Ordering::Relaxed);
-        let index = match route {
-            Route::Usual if self.agent_is_due(preferred) => 0,
-            Route::Usual => preferred,
+    async fn way(&self, route: Route) -> Arc<Way> {
+        let preferred = lock(&self.preferred).clone();
+        match route {
+            Route::Usual => match self.agent_due(&preferred) {
+                Some(agent) => self.way_to(&agent),
+                None => self.way_to(&preferred),
+            },
             Route::Another => {
-                let next = (preferred + 1) % self.ways.len();
-                // The next repetition tries the one after it, until one answers.
-                self.preferred.store(next, Ordering::Relaxed);
                 let repeats = self.repeats.fetch_add(1, Ordering::Relaxed);
+                let failures = usize::try_from(repeats).unwrap_or(usize::MAX).saturating_add(1);
+                let next = self.directory.lock().after(&preferred, failures);
+                // The next repetition tries the one after it, until one answers.
+                *lock(&self.preferred) = next.clone();
+                let way = self.way_to(&next);
                 if next == preferred && repeats.is_multiple_of(FRESH_EVERY) {
                     // There is no other endpoint: then another connection.
-                    self.ways[next].disconnect().await;
+                    way.disconnect().await;
                 }
-                next
+                way
             }
-        };
-        (index, &self.ways[index])
+        }
     }
 
-    /// Whether an agent that was given up is to be tried again. It stands first, and never becomes the usual way unless it
+    fn way_to(&self, endpoint: &Endpoint) -> Arc<Way> {
+        let mut ways = lock(&self.ways);
+        if let Some(way) = ways.get(endpoint) {
+            return way.clone();
+        }
+        // Those that are no endpoints any more are forgotten with the next one that is new.
+        let all = self.directory.all();
+        ways.retain(|endpoint, _| all.contains(endpoint));
+        let way = Way {
+            endpoint: endpoint.clone(),
+            dialer: self.dialer.clone(),
+            channel: tokio::sync::Mutex::new(None),
+            stream: tokio::sync::Mutex::new(None),
+        };
+        ways.entry(endpoint.clone()).or_insert_with(|| Arc::new(way)).clone()
+    }
+
+    /// The agent, if it was given up and is to be tried again. It stands first, and never becomes the usual way unless it
     /// answers.
-    fn agent_is_due(&self, preferred: usize) -> bool {
-        if preferred == 0 || self.ways[0].endpoint.socket().is_none() {
-            return false;
+    fn agent_due(&self, preferred: &Endpoint) -> Option<Endpoint> {
+        let agent = self.directory.first();
+        if agent == *preferred || agent.socket().is_none() {
+            return None;
         }
         let past = self.past_agent.fetch_add(1, Ordering::Relaxed) + 1;
-        past.is_multiple_of(AGENT_AGAIN_AFTER)
+        past.is_multiple_of(AGENT_AGAIN_AFTER).then_some(agent)
+    }
+
+    /// Notes what came of one transmission.
+    fn noted<T>(&self, way: &Way, came: Result<T, CallError>) -> Result<T, CallError> {
+        match &came {
+            Ok(_) => {
+                *lock(&self.preferred) = way.endpoint.clone();
+                self.repeats.store(0, Ordering::Relaxed);
+                self.troubles.over(&way.endpoint);
+            }
+            Err(error) => self.troubles.note(&way.endpoint, reason(error)),
+        }
+        came
     }
 
     pub async fn open(&self, open: OpenSession, route: Route) -> Result<Opened, CallError> {
-        let (index, way) = self.way(route).await;
+        let way = self.way(route).await;
+        self.troubles.note(&way.endpoint, "a session was to be opened, and nothing was answered");
+        let opened = self.open_by(&way, open).await;
+        self.noted(&way, opened)
+    }
+
+    async fn open_by(&self, way: &Way, open: OpenSession) -> Result<Opened, CallError> {
         let channel = way.connected().await?;
         let request = proto::SessionOpenRequest {
             holder: open.holder.to_string(),
@@ -153,7 +196,6 @@ impl Renewals {
                 return Err(error);
             }
         };
-        self.answered_by(index);
         let session: SessionId = answer
             .session
             .parse()
@@ -168,31 +210,29 @@ impl Renewals {
         renewals: Vec<(SessionId, u64)>,
         route: Route,
     ) -> Result<Vec<Option<RenewalAnswer>>, CallError> {
-        let (index, way) = self.way(route).await;
+        let way = self.way(route).await;
+        let renewed = self.renew_by(&way, renewals).await;
+        self.noted(&way, renewed)
+    }
+
+    async fn renew_by(&self, way: &Way, renewals: Vec<(SessionId, u64)>) -> Answers {
         let stream = way.stream(&self.ttls).await?;
         let batch = self.next_batch.fetch_add(1, Ordering::Relaxed);
         let answer = stream.send(batch, renewals).map_err(|why| unanswered(&way.endpoint, why))?;
-        let answers = match tokio::time::timeout(ANSWER_WITHIN, answer).await {
-            Ok(Ok(answers)) => answers?,
-            Ok(Err(_)) => return Err(unanswered(&way.endpoint, "the renewal stream broke")),
+        match tokio::time::timeout(ANSWER_WITHIN, answer).await {
+            Ok(Ok(answers)) => answers,
+            Ok(Err(_)) => Err(unanswered(&way.endpoint, "the renewal stream broke")),
             Err(_) => {
                 lock(&stream.inside).awaited.remove(&batch);
-                return Err(unanswered(&way.endpoint, "no answer to a renewal"));
+                Err(unanswered(&way.endpoint, "no answer to a renewal"))
             }
-        };
-        self.answered_by(index);
-        Ok(answers)
-    }
-
-    fn answered_by(&self, way: usize) {
-        self.preferred.store(way, Ordering::Relaxed);
-        self.repeats.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Forgets a session that has ended.
     pub fn forget(&self, session: SessionNumber) {
         lock(&self.ttls).remove(&session);
-        for way in &self.ways {
+        for way in lock(&self.ways).values() {
             // A way that is busy connecting has no stream that could remember anything.
             if let Ok(stream) = way.stream.try_lock()
                 && let Some(stream) = &*stream
@@ -209,7 +249,7 @@ impl Way {
         if let Some(channel) = &*channel {
             return Ok(channel.clone());
         }
-        let made = connect(&self.endpoint, &self.dialer).await?;
+        let made = connect(&self.endpoint, &self.dialer, CONNECT_WITHIN).await?;
         *channel = Some(made.clone());
         Ok(made)
     }
@@ -291,7 +331,7 @@ async fn take_in(
         match inbound.message().await {
             Ok(Some(answers)) => stream.answered(answers, &ttls),
             Ok(None) => break unanswered(&endpoint, "the server ended the renewal stream"),
-            Err(status) => break unanswered(&endpoint, status.message()),
+            Err(status) => break unanswered(&endpoint, &root_cause(&status)),
         }
     };
     let mut inside = lock(&stream.inside);

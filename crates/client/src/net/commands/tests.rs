@@ -19,10 +19,16 @@ fn id() -> SessionId {
 /// A driver with one session, that a server has room for.
 fn driver() -> Driver {
     let (_, inbox) = mpsc::unbounded_channel();
-    let mut driver = Driver::new(Endpoints::default(), Dialer::default(), inbox);
+    let directory = Directory::new(&crate::endpoints::Endpoints::default());
+    let mut driver =
+        Driver::new(directory, Dialer::default(), Troubles::default(), Execution::default(), inbox);
     driver.window = 100;
     driver.hear(ToStream::Listen(id(), Arc::new(|_| {})));
     driver
+}
+
+fn session(number: u64) -> SessionId {
+    SessionId { number: SessionNumber::new(number), secret: Secret::new([7; 16]) }
 }
 
 /// Hands a release in; what is said of it comes to be in the outcome.
@@ -102,4 +108,67 @@ fn a_no_to_the_only_transmission_is_a_no() {
     let no = ApiError::from(tenure_core::Refusal::UnknownSession);
     driver.answered(frame, id().number, Content::Error(no.into())).expect("the stream goes on");
     assert_eq!(effect(&outcome), Effect::NotApplied);
+}
+
+/// A client with many sessions spent its time looking through all of them at every turn of its loop.
+#[test]
+fn a_turn_costs_what_there_is_to_do_and_not_what_there_is() {
+    const SESSIONS: u64 = 10_000;
+    let mut driver = driver();
+    for number in 1..=SESSIONS {
+        driver.hear(ToStream::Listen(session(number), Arc::new(|_| {})));
+    }
+    driver.window = 2 * SESSIONS;
+    while let Some(message) = driver.next_message() {
+        for frame in message.frames {
+            let attached = Content::Attached(proto::Attached::default());
+            driver.answered(frame.frame, SessionNumber::new(frame.session), attached).expect("it goes on");
+        }
+    }
+    driver.sessions.looked_at.set(0);
+    for _ in 0..100 {
+        // One turn of the loop, in which one session has something to say.
+        let outcome = release(&mut driver);
+        assert!(!driver.is_resting());
+        let message = driver.next_message().expect("there is something to send");
+        assert!(driver.next_message().is_none());
+        let released = Content::Released(proto::StreamReleased { released: true });
+        driver.answered(message.frames[0].frame, id().number, released).expect("it goes on");
+        assert!(outcome.lock().expect("no panic").is_some());
+    }
+    let looked_at = driver.sessions.looked_at.get();
+    assert!(looked_at <= 1_000, "{looked_at} sessions were looked at in 100 turns");
+}
+
+/// What waits for its session to be attached is sent then, in order, and is not looked at before.
+#[test]
+fn commands_wait_for_their_own_session_only() {
+    let mut driver = driver();
+    let (first, second) = (release(&mut driver), release(&mut driver));
+    let attach = driver.next_message().expect("the session is attached first");
+    assert_eq!(attach.frames.len(), 1);
+    assert!(driver.next_message().is_none() && driver.to_send.is_empty());
+    let attached = Content::Attached(proto::Attached::default());
+    driver.answered(attach.frames[0].frame, id().number, attached).expect("the stream goes on");
+    let frames: Vec<u64> =
+        driver.next_message().expect("both").frames.iter().map(|told| told.frame).collect();
+    assert_eq!(frames.len(), 2);
+    assert!(frames[0] < frames[1]);
+    close(&mut driver);
+    assert_eq!((effect(&first), effect(&second)), (Effect::Unknown, Effect::Unknown));
+}
+
+#[test]
+fn a_session_that_was_refused_for_the_moment_is_attached_again() {
+    let mut driver = driver();
+    let outcome = release(&mut driver);
+    let attach = driver.next_message().expect("the session is attached first");
+    let busy = ApiError::new(Code::NoLeader, "nobody leads");
+    driver.answered(attach.frames[0].frame, id().number, Content::Error(busy.into())).expect("it goes on");
+    assert!(driver.is_resting() && driver.next_message().is_none());
+    driver.rested();
+    assert!(!driver.is_resting());
+    send_all(&mut driver);
+    close(&mut driver);
+    assert_eq!(effect(&outcome), Effect::Unknown, "it was sent");
 }

@@ -14,6 +14,10 @@ use tonic::{Request, Response, Status, async_trait};
 use super::*;
 use crate::dial::{Dial, Dialled};
 use crate::execution::Tasks;
+use crate::net::patience::{DOUBLINGS_MAX, WAIT_MAX, WAIT_MIN};
+
+/// One step of silence, where nothing shorter is wanted.
+const STEP: Duration = Duration::from_millis(250);
 
 /// What a node does with the commands that reach it.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -133,9 +137,10 @@ impl Dial for Network {
 
 fn commands(nodes: &[Scripted]) -> Commands {
     let endpoints: Vec<String> = (0..nodes.len()).map(|index| format!("node-{index}:7400")).collect();
-    let endpoints = endpoints.join(",").parse().expect("endpoints");
+    let directory = Directory::new(&endpoints.join(",").parse().expect("endpoints"));
     let dialer = Dialer::Own(Arc::new(Network(nodes.to_vec())));
-    let commands = Commands::start(endpoints, dialer, &Execution::Tasks(Tasks::current()));
+    let execution = Execution::Tasks(Tasks::current());
+    let commands = Commands::start(directory, dialer, Troubles::default(), &execution);
     commands.listen(id(), Arc::new(|_| {}));
     commands
 }
@@ -167,13 +172,13 @@ async fn a_node_that_answers_nothing_is_left_for_another() {
         let outcome = tokio::time::timeout(Duration::from_secs(3_600), release(&commands, 1)).await;
         let took = started.elapsed();
         outcome.expect("another node is asked").expect("it is released there");
-        assert!(took >= ANSWER_WITHIN, "no patience: {took:?}");
-        assert!(took <= ANSWER_WITHIN + SILENCE_STEP * 2, "too much of it: {took:?}");
+        assert!(took >= WAIT_MAX, "no patience: {took:?}");
+        assert!(took <= WAIT_MAX + STEP * 2, "too much of it: {took:?}");
         assert_eq!((nodes[0].streams(), nodes[1].streams()), (1, 1));
         // From here on the one that answers is asked.
         let started = Instant::now();
         release(&commands, 2).await.expect("released");
-        assert!(started.elapsed() < SILENCE_STEP, "nobody is waited for");
+        assert!(started.elapsed() < STEP, "nobody is waited for");
     }
 }
 
@@ -202,7 +207,7 @@ async fn a_long_wait_is_no_silence() {
 /// elsewhere.
 #[tokio::test(start_paused = true)]
 async fn a_slow_node_is_not_left() {
-    let pause = ANSWER_WITHIN - SILENCE_STEP * 2;
+    let pause = WAIT_MAX - STEP * 2;
     let nodes = [Scripted::new(Manner::Slow(pause)), Scripted::new(Manner::Serves)];
     let commands = commands(&nodes);
     let started = Instant::now();
@@ -220,8 +225,30 @@ async fn silence_everywhere_is_not_met_with_a_flood() {
     let hour = Duration::from_secs(3_600);
     assert!(tokio::time::timeout(hour, release(&commands, 1)).await.is_err(), "nobody answers");
     let streams = nodes[0].streams() + nodes[1].streams();
-    let patience = ANSWER_WITHIN * (1 << PATIENCE_DOUBLINGS_MAX);
-    let most = 2 * PATIENCE_DOUBLINGS_MAX + u32::try_from(hour.as_secs() / patience.as_secs()).expect("few");
+    let patience = WAIT_MAX * (1 << DOUBLINGS_MAX);
+    let most = 2 * DOUBLINGS_MAX + u32::try_from(hour.as_secs() / patience.as_secs()).expect("few");
     assert!(streams <= most, "{streams} streams in an hour, at most {most} are needed");
     assert!(streams > most / 2, "and it goes on trying: {streams}");
+}
+
+/// A session of two seconds waited three for a silent node, and had lost its lease by then.
+#[tokio::test(start_paused = true)]
+async fn how_long_a_silent_node_is_waited_for_depends_on_the_ttl() {
+    for (ttl, most) in [
+        (Duration::from_secs(2), WAIT_MIN * 3),
+        (Duration::from_secs(10), Duration::from_millis(1_500)),
+        (Duration::from_secs(600), WAIT_MAX + STEP * 2),
+    ] {
+        let nodes = [Scripted::new(Manner::Mute), Scripted::new(Manner::Serves)];
+        let commands = commands(&nodes);
+        // Two more that have more time: the shortest decides.
+        for (number, ttl) in [(7, ttl), (8, ttl * 2), (9, ttl * 3)] {
+            let numbers = tenure_core::TimingNumbers::for_ttl(ttl);
+            let timing = numbers.checked(&tenure_core::Bounds::default()).expect("they fit together");
+            commands.detect_within(SessionNumber::new(number), timing.detect());
+        }
+        let started = Instant::now();
+        release(&commands, 1).await.expect("released by the other node");
+        assert!(started.elapsed() <= most, "{:?} at a TTL of {ttl:?}", started.elapsed());
+    }
 }
