@@ -32,7 +32,12 @@ impl Keeper {
         if inside.mind.session_ended() {
             return Beat { send: None, wake: None };
         }
-        if inside.id.is_none() && inside.opening_failed(self, now) {
+        if inside.id.is_none()
+            && let Some(failure) = inside.opening_failed(self, now)
+        {
+            drop(inside);
+            let error = failure.unwrap_or_else(|| self.unanswered(Effect::Unknown));
+            self.status.send_replace(SessionStatus::Failed(error.naming(self.shared.store.tried())));
             return Beat { send: None, wake: None };
         }
         let paused = inside.mind.woke(now);
@@ -199,20 +204,14 @@ impl Inside {
         ahead.min().map(|left| now.plus(left))
     }
 
-    /// Whether it has taken too long to open the session.
-    fn opening_failed(&mut self, keeper: &Keeper, now: Moment) -> bool {
+    /// Whether it has taken too long to open the session, and what failed last.
+    fn opening_failed(&mut self, keeper: &Keeper, now: Moment) -> Option<Option<CallError>> {
         let since = *self.opening_since.get_or_insert(now);
-        let late = now.longest_since(since) >= keeper.options.open_within;
-        // Whatever was sent and not answered may have opened it. Nobody renews it, so it ends by itself.
-        if late {
-            let error = self
-                .last_failure
-                .take()
-                .unwrap_or_else(|| keeper.unanswered(Effect::Unknown))
-                .naming(keeper.shared.store.tried());
-            self.mind.end_session(None, now);
-            keeper.status.send_replace(SessionStatus::Failed(error));
+        if now.longest_since(since) < keeper.options.open_within {
+            return None;
         }
-        late
+        // Whatever was sent and not answered may have opened it. Nobody renews it, so it ends by itself.
+        self.mind.end_session(None, now);
+        Some(self.last_failure.take())
     }
 }

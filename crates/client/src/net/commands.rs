@@ -226,7 +226,7 @@ impl Driver {
         let endpoint = self.endpoint.clone();
         self.in_trouble = true;
         self.troubles.note(&endpoint, "no connection yet");
-        let channel = connect(&endpoint, &self.dialer, self.wait().min(CONNECT_WITHIN)).await?;
+        let channel = connect(&endpoint, &self.dialer, self.connect_wait()).await?;
         self.troubles.note(&endpoint, "connected, and nothing was answered yet");
         let (outbox, waiting) = mpsc::channel(MESSAGES_WAITING_MAX);
         let mut client = StreamClient::new(channel);
@@ -546,6 +546,12 @@ impl Driver {
             self.troubles.note(&self.endpoint, "connected, and does not answer");
         }
         self.patience.step() * self.silence > self.wait()
+    }
+
+    /// How long this endpoint may take to accept a connection: longer with every round in which none of them came through.
+    fn connect_wait(&self) -> Duration {
+        let rounds = self.failures / self.directory.all().len().max(1);
+        self.patience.wait(u32::try_from(rounds).unwrap_or(u32::MAX)).min(CONNECT_WITHIN)
     }
 
     /// How long this endpoint may be silent. Every further round in which none of them answers has twice the patience.
