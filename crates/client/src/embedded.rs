@@ -166,8 +166,8 @@ impl Shared {
             let now = self.clock.now();
             if inside.office.probe_due(now) {
                 // There is no port that could be deaf: a probe returns as it leaves.
-                let number = inside.office.probe_sent(now);
-                inside.office.probe_returned(number);
+                inside.office.probe_sent(0, now);
+                inside.office.probe_returned(0);
             }
             let Some(sealed) = inside.office.seal(|| self.clock.now()) else { break };
             let wall = self.clock.wall();

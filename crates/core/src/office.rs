@@ -241,7 +241,6 @@ pub struct Office<M> {
     waiting: Waiting,
     in_flight: Vec<InFlight>,
     next_entry: u64,
-    next_probe: u64,
     dropped: Duration,
     spare: Vec<Vec<M>>,
 }
@@ -271,7 +270,7 @@ struct Term {
     last_stamp: ClusterTime,
     /// The count at which the last returned probe was sent.
     heard: Duration,
-    probes: VecDeque<(u64, Duration)>,
+    probes: VecDeque<(u128, Duration)>,
     probe_sent: Option<Moment>,
 }
 
@@ -323,7 +322,6 @@ impl<M: Message> Office<M> {
             waiting: Waiting::default(),
             in_flight: Vec::new(),
             next_entry: 0,
-            next_probe: 0,
             dropped: Duration::ZERO,
             spare: Vec::new(),
         }
@@ -455,13 +453,12 @@ impl<M: Message> Office<M> {
             && term.probe_sent.is_none_or(|sent| now.longest_since(sent) >= term.probe_every())
     }
 
-    /// A probe is being sent; `now` was read before it leaves. Returns the number that it must carry.
+    /// A probe is being sent; `now` was read before it leaves. `number` is drawn at random by the driver: whoever
+    /// can guess it could vouch for a port that receives nothing.
     ///
     /// # Panics
     /// If this node is not in office.
-    pub fn probe_sent(&mut self, now: Moment) -> u64 {
-        let number = self.next_probe;
-        self.next_probe += 1;
+    pub fn probe_sent(&mut self, number: u128, now: Moment) {
         let term = self.term.as_mut().expect("only an office sends probes");
         if term.probes.len() == PROBES_MAX {
             term.probes.pop_front();
@@ -469,20 +466,16 @@ impl<M: Message> Office<M> {
         let (count, _) = term.counted(now);
         term.probes.push_back((number, count));
         term.probe_sent = Some(now);
-        number
     }
 
-    /// A probe came back through the client port. Numbers of earlier offices are ignored.
-    pub fn probe_returned(&mut self, number: u64) {
+    /// A probe came back through the client port. Only a number under way counts, and it counts once: a forged one
+    /// changes nothing, and neither does one of an earlier office.
+    pub fn probe_returned(&mut self, number: u128) {
         let Some(term) = &mut self.term else { return };
-        while let Some((oldest, sent_at)) = term.probes.front().copied()
-            && oldest <= number
-        {
-            term.probes.pop_front();
-            if oldest == number {
-                term.heard = term.heard.max(sent_at);
-            }
-        }
+        let Some(found) = term.probes.iter().position(|(sent, _)| *sent == number) else { return };
+        // Those sent before it say nothing new.
+        let last = term.probes.drain(..=found).next_back();
+        term.heard = last.map_or(term.heard, |(_, sent_at)| term.heard.max(sent_at));
     }
 
     /// The next moment at which to ask [`seal`](Self::seal) and [`probe_due`](Self::probe_due) again, unless

@@ -126,8 +126,8 @@ impl Twin {
         let now = moment(i32::from(turn.now) + self.shift.now);
         let office = &mut self.offices[node as usize];
         if turn.hears {
-            let probe = office.probe_sent(now);
-            office.probe_returned(probe);
+            office.probe_sent(0, now);
+            office.probe_returned(0);
         }
         let sealed = office.seal(|| now).expect("twin: the model's office seals, the shipped one does not");
         assert_eq!(sealed.at, self.cluster(entry.at), "twin: the stamp of {entry:?}");

@@ -89,7 +89,8 @@ impl Message for Mail {
 pub struct Trays {
     first: mpsc::Sender<Mail>,
     rest: mpsc::Sender<Mail>,
-    probes: mpsc::Sender<u64>,
+    probes: mpsc::Sender<u128>,
+    prober: Prober,
 }
 
 impl Trays {
@@ -103,10 +104,14 @@ impl Trays {
         }
     }
 
-    /// A probe has come back through the client port.
-    pub fn probe_arrived(&self, number: u64) {
-        // A full tray means that the desk is late anyway; the next probe will tell it.
-        let _ = self.probes.try_send(number);
+    /// A probe has come back through the client port, if this is the number of one.
+    pub fn probe_arrived(&self, number: u128) -> bool {
+        let ours = self.prober.awaits(number);
+        if ours {
+            // A full tray means that the desk is late anyway; the next probe will tell it.
+            let _ = self.probes.try_send(number);
+        }
+        ours
     }
 }
 
@@ -136,7 +141,7 @@ pub struct Desk {
     prober: Prober,
     first: mpsc::Receiver<Mail>,
     rest: mpsc::Receiver<Mail>,
-    probes: mpsc::Receiver<u64>,
+    probes: mpsc::Receiver<u128>,
     /// Entries under way, answered in the order of the log.
     under_way: FuturesOrdered<BoxFuture<'static, Answered>>,
     /// Entries whose answers are known and have still to be sent.
@@ -176,7 +181,7 @@ pub fn desk(
         held: None,
         replica,
         clock,
-        prober,
+        prober: prober.clone(),
         first,
         rest,
         probes,
@@ -188,7 +193,7 @@ pub fn desk(
         numbers: numbers.clone(),
         founding: Some(founding),
     };
-    (desk, Trays { first: first_sender, rest: rest_sender, probes: probe_sender }, numbers)
+    (desk, Trays { first: first_sender, rest: rest_sender, probes: probe_sender, prober }, numbers)
 }
 
 impl Desk {
@@ -200,7 +205,8 @@ impl Desk {
         loop {
             let now = self.clock.now();
             if self.office.in_office() && self.office.probe_due(now) {
-                let number = self.office.probe_sent(now);
+                let number = self.prober.draw();
+                self.office.probe_sent(number, now);
                 self.prober.send(number);
             }
             let wake = self.office.next_wake(now).map(|wake| wake.longest_since(now));

@@ -262,9 +262,9 @@ impl Node {
         }
     }
 
-    /// A probe of the leader has come in through the client port.
-    pub fn probe_arrived(&self, number: u64) {
-        self.0.trays.probe_arrived(number);
+    /// A probe of the leader has come in through the client port, if this is the number of one under way.
+    pub fn probe_arrived(&self, number: u128) -> bool {
+        self.0.trays.probe_arrived(number)
     }
 
     /// Where clients reach this node, as they are told.

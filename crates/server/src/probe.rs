@@ -4,7 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_replica::Network;
+use parking_lot::Mutex;
+use tenure_replica::{Entropy, Network};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tracing::debug;
@@ -19,18 +20,35 @@ const PROBES_UNDER_WAY_MAX: usize = 4;
 pub struct Prober {
     network: Arc<dyn Network>,
     address: Arc<str>,
-    under_way: Arc<Semaphore>,
+    entropy: Entropy,
+    places: Arc<Semaphore>,
+    under_way: Arc<Mutex<Vec<u128>>>,
 }
 
 impl Prober {
     /// A prober of the client port at `address`.
-    pub fn new(network: Arc<dyn Network>, address: String) -> Self {
-        Self { network, address: address.into(), under_way: Arc::new(Semaphore::new(PROBES_UNDER_WAY_MAX)) }
+    pub fn new(network: Arc<dyn Network>, address: String, entropy: Entropy) -> Self {
+        let places = Arc::new(Semaphore::new(PROBES_UNDER_WAY_MAX));
+        Self { network, address: address.into(), entropy, places, under_way: Arc::default() }
+    }
+
+    /// A number for the next probe, which nobody can guess.
+    pub fn draw(&self) -> u128 {
+        self.entropy.draw()
+    }
+
+    /// Whether a probe with this number is under way. Asked before a number is queued, so that forged ones cannot fill
+    /// the queue; each number counts once.
+    pub fn awaits(&self, number: u128) -> bool {
+        let mut under_way = self.under_way.lock();
+        let found = under_way.iter().position(|sent| *sent == number);
+        found.map(|at| under_way.swap_remove(at)).is_some()
     }
 
     /// Sends one probe; that it has returned is heard at the desk, not here.
-    pub fn send(&self, number: u64) {
-        let Ok(place) = self.under_way.clone().try_acquire_owned() else { return };
+    pub fn send(&self, number: u128) {
+        let Ok(place) = self.places.clone().try_acquire_owned() else { return };
+        self.under_way.lock().push(number);
         let prober = self.clone();
         tokio::spawn(async move {
             match tokio::time::timeout(PROBE_TIMEOUT, prober.call(number)).await {
@@ -38,14 +56,15 @@ impl Prober {
                 Ok(Err(error)) => debug!(%error, "a probe of our own client port failed"),
                 Err(_) => debug!("a probe of our own client port got no answer in time"),
             }
+            prober.under_way.lock().retain(|sent| *sent != number);
             drop(place);
         });
     }
 
-    async fn call(&self, number: u64) -> std::io::Result<()> {
+    async fn call(&self, number: u128) -> std::io::Result<()> {
         let mut stream = self.network.connect(&self.address).await?;
         let request = format!(
-            "POST /v1/probe/{number} HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+            "POST /v1/probe/{number:032x} HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
             self.address
         );
         stream.write_all(request.as_bytes()).await?;

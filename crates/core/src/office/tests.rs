@@ -56,12 +56,17 @@ fn office(limits: OfficeLimits) -> Office<Letter> {
     office
 }
 
+/// A probe is sent and returns at once; the moment serves as its number.
+fn probe(office: &mut Office<Letter>, ms: u64) {
+    office.probe_sent(u128::from(ms), moment(ms));
+    office.probe_returned(u128::from(ms));
+}
+
 /// Seals at `ms`, and the entry is applied at once and a probe has just returned.
 fn seal(office: &mut Office<Letter>, ms: u64) -> Option<Sealed<Letter>> {
     let sealed = office.seal(|| moment(ms))?;
     office.answered(sealed.number);
-    let number = office.probe_sent(moment(ms));
-    office.probe_returned(number);
+    probe(office, ms);
     let at = sealed.at.as_micros() / 1_000;
     office.applied(machine(at));
     Some(sealed)
@@ -98,8 +103,7 @@ fn an_unapplied_log_stops_the_count() {
     let mut office = office(OfficeLimits { in_flight_max: 10, ..OfficeLimits::default() });
     let stamps: Vec<_> = (1..=6)
         .map(|turn| {
-            let number = office.probe_sent(moment(turn * 500));
-            office.probe_returned(number);
+            probe(&mut office, turn * 500);
             office.seal(|| moment(turn * 500)).unwrap().at
         })
         .collect();
@@ -110,9 +114,8 @@ fn an_unapplied_log_stops_the_count() {
 fn a_deaf_leader_counts_no_time_against_renewals() {
     let mut office = office(OfficeLimits::default());
     // Entries are applied all the time, but no probe returns after the one sent at 250 ms.
-    let heard = office.probe_sent(moment(250));
-    office.probe_returned(heard);
-    office.probe_sent(moment(500));
+    probe(&mut office, 250);
+    office.probe_sent(500, moment(500));
     for turn in 1..10 {
         let sealed = office.seal(|| moment(turn * 500)).unwrap();
         office.answered(sealed.number);
@@ -125,16 +128,44 @@ fn a_deaf_leader_counts_no_time_against_renewals() {
 #[test]
 fn a_probe_of_an_earlier_office_proves_nothing() {
     let mut office = office(OfficeLimits::default());
-    let old = office.probe_sent(moment(900));
+    office.probe_sent(900, moment(900));
     office.leave();
     office.take(machine(0), moment(5_000));
-    office.probe_returned(old);
+    office.probe_returned(900);
     office.applied(machine(0));
     let sealed = office.seal(|| moment(9_000)).unwrap();
     assert_eq!(sealed.at, time(1_000));
     office.answered(sealed.number);
     office.applied(machine(1_000));
     assert_eq!(office.seal(|| moment(9_500)).unwrap().at, time(1_000), "no probe returned in this office");
+}
+
+/// Sequential numbers could be guessed: `POST /v1/probe/N` with a high N made the leader forget every probe under
+/// way, cluster time stood still, and a dead holder's lease of 1 s lasted 11 s.
+#[test]
+fn a_forged_probe_neither_vouches_nor_drowns_the_true_one() {
+    let mut office = office(OfficeLimits::default());
+    let drawn = 0x6f3a_0000_0000_0000_0000_0000_0000_0001;
+    office.probe_sent(drawn, moment(800));
+    for forged in [0, 1, drawn - 1, drawn + 1, u128::from(u64::MAX), u128::MAX] {
+        office.probe_returned(forged);
+    }
+    let applied = |office: &mut Office<Letter>, ms| {
+        let sealed = office.seal(|| moment(ms)).unwrap();
+        office.answered(sealed.number);
+        office.applied(machine(sealed.at.as_micros() / 1_000));
+        sealed.at
+    };
+    assert_eq!(applied(&mut office, 1_000), time(1_000));
+    assert_eq!(applied(&mut office, 1_600), time(1_000), "a forged probe has vouched for the port");
+    office.probe_returned(drawn);
+    assert_eq!(applied(&mut office, 2_200), time(1_600), "the true probe was forgotten");
+    office.probe_returned(drawn);
+    assert_eq!(
+        applied(&mut office, 2_900),
+        time(1_800),
+        "it vouches for the moment at which it was sent, no later"
+    );
 }
 
 #[test]
@@ -233,7 +264,7 @@ fn beside_an_entry_goes_only_one_that_is_as_large() {
     office.arrived(Other(3, 9)).unwrap();
     office.arrived(Renewal(4)).unwrap();
     assert_eq!(office.seal(|| moment(2)), None, "two wait for the answer, or for a third");
-    office.probe_sent(moment(2));
+    office.probe_sent(2, moment(2));
     let wake = office.next_wake(moment(2)).unwrap();
     assert!(wake.longest_since(moment(2)) > MS, "and nobody asks again and again meanwhile");
 
@@ -268,7 +299,7 @@ fn what_waits_for_company_rides_with_a_tick() {
     office.seal(|| moment(1)).unwrap();
     office.arrived(Renewal(3)).unwrap();
     assert_eq!(office.seal(|| moment(400)), None);
-    office.probe_sent(moment(400));
+    office.probe_sent(400, moment(400));
     assert_eq!(office.next_wake(moment(400)), Some(moment(501)), "half of K after the last reading");
     let tick = office.seal(|| moment(501)).unwrap();
     assert_eq!(
@@ -294,10 +325,9 @@ fn with_no_deadline_pending_nothing_is_written() {
 #[test]
 fn a_tick_is_due_every_half_k_and_at_the_earliest_deadline() {
     let mut office = office(OfficeLimits::default());
-    let number = office.probe_sent(moment(0));
-    office.probe_returned(number);
+    probe(&mut office, 0);
     assert_eq!(office.next_wake(moment(0)), Some(moment(250)), "the next probe");
-    office.probe_sent(moment(480));
+    office.probe_sent(480, moment(480));
     assert_eq!(office.next_wake(moment(480)), Some(moment(500)), "half of K");
     assert!(office.seal(|| moment(499)).is_none());
     assert!(office.seal(|| moment(500)).unwrap().batch.is_empty());
@@ -408,8 +438,7 @@ fn stamps_never_outrun_the_clock_or_the_inbox() {
                     let Some((number, at)) = flying.pop_front() else { continue };
                     office.answered(number);
                     office.applied(machine(at));
-                    let probe = office.probe_sent(moment(now));
-                    office.probe_returned(probe);
+                    probe(&mut office, now);
                 }
             }
         }

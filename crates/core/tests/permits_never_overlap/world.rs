@@ -17,7 +17,7 @@ use crate::parts::{
 enum Happening {
     /// A message reaches a node's socket.
     Arrives(usize, Mail),
-    Probe(usize, u64),
+    Probe(usize, u128),
     /// A node's loop runs.
     Turn(usize),
     /// The oldest entry in flight in this term is committed.
@@ -207,7 +207,7 @@ impl World {
         self.turn_soon(node, self.now + self.dice.0 % MS);
     }
 
-    fn probe(&mut self, node: usize, number: u64) {
+    fn probe(&mut self, node: usize, number: u128) {
         if let Some(later) = self.held_up(node) {
             return self.at(later, Happening::Probe(node, number));
         }
@@ -241,7 +241,9 @@ impl World {
             } // else it is deposed and does not know: nobody will ever hear of this entry
         }
         if self.nodes[node].office.probe_due(moment) {
-            let number = self.nodes[node].office.probe_sent(moment);
+            // No two probes of a node leave at one moment.
+            let number = u128::from(self.now);
+            self.nodes[node].office.probe_sent(number, moment);
             let delay = self.dice.below(3 * MS);
             self.after(delay, Happening::Probe(node, number));
         }

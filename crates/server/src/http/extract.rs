@@ -49,8 +49,11 @@ impl Written {
         Ok(path::text(self.split().0)?.parse()?)
     }
 
-    pub fn number(&self) -> Result<u64, ApiError> {
-        self.0.parse().map_err(|_| ApiError::invalid("the path ends with a whole number"))
+    /// The number of a probe: 128 bits as 32 hexadecimal digits.
+    pub fn probe(&self) -> Result<u128, ApiError> {
+        let digits = Some(self.0.as_str()).filter(|text| text.len() == 32 && !text.starts_with('+'));
+        let number = digits.and_then(|text| u128::from_str_radix(text, 16).ok());
+        number.ok_or_else(|| ApiError::invalid("a probe's number has 32 hexadecimal digits"))
     }
 }
 

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
-use tenure_wire::json;
+use tenure_wire::{ApiError, json};
 
 use super::extract::{Asked, Written};
 use super::{Answer, Refused};
@@ -28,10 +28,12 @@ pub(super) async fn cluster(
     Ok(Json(api.cluster(asked.state_hash).await?))
 }
 
-/// The leader's probe of its own ears has come in.
+/// The leader's probe of its own client port has come in. Any other number is refused and changes nothing.
 pub(super) async fn probe(State(api): State<Arc<Api>>, written: Written) -> Result<StatusCode, Refused> {
-    api.node.probe_arrived(written.number()?);
-    Ok(StatusCode::NO_CONTENT)
+    match api.node.probe_arrived(written.probe()?) {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(ApiError::not_found("probe", "with this number").into()),
+    }
 }
 
 pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
