@@ -14,6 +14,7 @@ mod link;
 mod message;
 mod network;
 mod pipeline;
+mod places;
 mod ranks;
 mod reach;
 mod receiving;

@@ -6,6 +6,7 @@ use super::link::Links;
 use super::message::{self, kind};
 use super::network::{ForwardHandler, Listener, Stream};
 use super::pipeline::Pipeline;
+use super::places::Places;
 use super::receiving::Receiving;
 use crate::NodeId;
 use crate::config::Execution;
@@ -15,20 +16,22 @@ use crate::snapshot::SnapshotStore;
 use bytes::Bytes;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncWriteExt, BufWriter, WriteHalf};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::time::Instant;
 
 /// How long a stranger may take to say who it is.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// How long a connection on which nothing happens is kept: a peer that vanished without a word must
 /// not take a place for ever. One that only had nothing to say connects again.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// How many connections are open at a time, strangers included.
+/// How many connections are open at a time, strangers included. A member has two at most; the rest is for those that
+/// are being replaced, and for strangers, who go first (`places.rs`).
 const CONNECTIONS_MAX: usize = 256;
 /// How many requests of one connection are worked on at a time.
 const REQUESTS_MAX: usize = 1024;
@@ -49,17 +52,29 @@ pub(crate) struct Host {
 pub(crate) fn listen(host: Arc<Host>, mut listener: Box<dyn Listener>) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         let mut connections = tokio::task::JoinSet::new();
+        let places = Arc::new(Mutex::new(Places::<Arc<Notify>>::new(CONNECTIONS_MAX)));
         loop {
             let accepted = tokio::select! {
                 biased;
                 Some(_) = connections.join_next() => continue,
-                accepted = listener.accept(), if connections.len() < CONNECTIONS_MAX => accepted,
+                accepted = listener.accept() => accepted,
             };
             match accepted {
                 Ok(stream) => {
+                    let close = Arc::new(Notify::new());
+                    let (number, closed) = places.lock().admit(close.clone(), Instant::now());
+                    if let Some(closed) = closed {
+                        closed.notify_one();
+                    }
+                    let place = Place { places: places.clone(), number };
                     let host = host.clone();
                     connections.spawn(async move {
-                        if let Err(error) = serve(host, stream).await {
+                        let ended = tokio::select! {
+                            biased;
+                            () = close.notified() => Err(io::Error::other("it made room for another")),
+                            ended = serve(host, stream, &place) => ended,
+                        };
+                        if let Err(error) = ended {
                             tracing::debug!(%error, "a peer's connection ended");
                         }
                     });
@@ -74,6 +89,25 @@ pub(crate) fn listen(host: Arc<Host>, mut listener: Box<dyn Listener>) -> tokio:
     })
 }
 
+/// The place of one connection; given back when dropped.
+struct Place {
+    places: Arc<Mutex<Places<Arc<Notify>>>>,
+    number: u64,
+}
+
+impl Place {
+    /// It has said who it is, or has said something since.
+    fn heard(&self) {
+        self.places.lock().heard(self.number, Instant::now());
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.places.lock().left(self.number);
+    }
+}
+
 /// The way back to the caller.
 #[derive(Clone)]
 pub(super) struct Answers(mpsc::UnboundedSender<Frame>);
@@ -86,7 +120,7 @@ impl Answers {
     }
 }
 
-async fn serve(host: Arc<Host>, stream: Box<dyn Stream>) -> io::Result<()> {
+async fn serve(host: Arc<Host>, stream: Box<dyn Stream>, place: &Place) -> io::Result<()> {
     let (reader, writer) = tokio::io::split(stream);
     let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
     let shake = async {
@@ -100,6 +134,7 @@ async fn serve(host: Arc<Host>, stream: Box<dyn Stream>) -> io::Result<()> {
     if !welcome || hello.purpose == Purpose::Probe {
         return Ok(());
     }
+    place.heard();
     let (answers, queued) = mpsc::unbounded_channel();
     let mut connection = Connection {
         from: hello.from.node,
@@ -114,7 +149,11 @@ async fn serve(host: Arc<Host>, stream: Box<dyn Stream>) -> io::Result<()> {
     let read = async {
         loop {
             match tokio::time::timeout(IDLE_MAX, reader.next()).await {
-                Ok(frame) => connection.handle(frame?).await?,
+                Ok(frame) => {
+                    let frame = frame?;
+                    place.heard();
+                    connection.handle(frame).await?;
+                }
                 Err(_) if connection.idle() => return Err(io::ErrorKind::TimedOut.into()),
                 Err(_) => {}
             }
