@@ -58,6 +58,22 @@ impl Cluster {
         self.wait_ready();
     }
 
+    /// The same, with further arguments of `tenure serve` for every node.
+    pub fn start_with(name: &str, count: usize, arguments: &[String]) -> Self {
+        let mut cluster = Self::prepare(name, count);
+        for node in &mut cluster.nodes {
+            node.add_arguments(arguments);
+        }
+        cluster.start_all();
+        cluster
+    }
+
+    /// Where other nodes reach a node.
+    pub fn peer_address(&self, number: usize) -> SocketAddr {
+        let (_, address) = self.peers[number - 1].split_once('=').expect("a number and an address");
+        address.parse().expect("an address of this machine")
+    }
+
     /// Prepares one more node, which knows of all others and itself, and gives its number and peer address as
     /// `tenure cluster add` wants them.
     pub fn prepare_another(&mut self) -> (usize, String) {

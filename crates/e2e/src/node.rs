@@ -61,6 +61,11 @@ impl Node {
         Self { address, scratch: Scratch::new(name), options, child: None }
     }
 
+    /// Adds arguments of `tenure serve` for the next start.
+    pub(crate) fn add_arguments(&mut self, arguments: &[String]) {
+        self.options.arguments.extend_from_slice(arguments);
+    }
+
     /// Starts the process without waiting for it to serve.
     pub fn spawn(&mut self) {
         assert!(self.child.is_none(), "the node is running already");

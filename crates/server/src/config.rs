@@ -18,6 +18,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The address that clients are told, if it is not `listen`.
     pub advertise: Option<String>,
+    /// Client connections open at once; derived from the limit of open files if it is not given.
+    pub connections_max: Option<usize>,
     /// Where the log and the snapshots are.
     pub data_dir: PathBuf,
     /// The limits of a new cluster; an old one keeps its own.
@@ -40,6 +42,7 @@ impl Config {
             peers: BTreeMap::new(),
             listen,
             advertise: None,
+            connections_max: None,
             data_dir,
             limits: Limits::default(),
             office: OfficeLimits::default(),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, Request, Response, header};
+use axum::http::{HeaderMap, HeaderName, Request, Response, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -27,6 +27,7 @@ use tokio::time::Sleep;
 use tower::ServiceExt;
 
 use crate::admin::RESTORE_BYTES_MAX;
+use crate::connections::Mark;
 use crate::delivery::guarded;
 use crate::http::Refused;
 use crate::listen::{Accept, ListenLimits, Serve, listen};
@@ -43,8 +44,13 @@ pub struct FrontLimits {
     pub bodies_bytes_max: usize,
     /// The same for renewals.
     pub renewal_bodies_bytes_max: usize,
-    /// How long a body may pause.
-    pub body_stall_max: Duration,
+    /// How long a body may take, from the request's head to the body's end. One megabyte at 35 kB/s.
+    pub body_within: Duration,
+    /// Requests of which the head is there and the body is not, renewals apart. A body usually comes with its head, so
+    /// few are in between; each costs some ten kilobytes, so a crowd of heads costs some 20 MiB.
+    pub unread_max: usize,
+    /// The same for renewals.
+    pub unread_renewals_max: usize,
     /// Requests under way, renewals, waits and watches apart.
     pub calls_max: usize,
     /// Renewal requests under way.
@@ -61,7 +67,9 @@ impl Default for FrontLimits {
             body_bytes_max: 1 << 20,
             bodies_bytes_max: 256 << 20,
             renewal_bodies_bytes_max: 64 << 20,
-            body_stall_max: Duration::from_secs(30),
+            body_within: Duration::from_secs(30),
+            unread_max: 2_048,
+            unread_renewals_max: 1_024,
             calls_max: 8_192,
             renewals_max: 8_192,
             waits_max: 65_536,
@@ -69,6 +77,20 @@ impl Default for FrontLimits {
         }
     }
 }
+
+/// Header fields of one request. A browser sends about twenty.
+const FIELDS_MAX: usize = 64;
+
+/// Whether anything behind the front reads this header field.
+fn is_read(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("tenure-")
+        || name.starts_with("grpc-")
+        || matches!(name, "accept" | "content-length" | "content-type" | "last-event-id" | "te")
+}
+
+/// Calls that open or renew a session: their connection keeps it alive.
+const KEEPS_SESSION: [&str; 3] = ["sessions.open", "sessions.renew", "leases.acquire"];
 
 /// When a request that found no turn may come back: a few commits later.
 const COME_BACK_AFTER: Duration = Duration::from_millis(200);
@@ -85,6 +107,8 @@ pub(crate) struct Api {
     hosts: Hosts,
     calls: Arc<Semaphore>,
     renewals: Arc<Semaphore>,
+    unread: Arc<Semaphore>,
+    unread_renewals: Arc<Semaphore>,
     waits: Arc<Semaphore>,
     watches: Arc<Semaphore>,
     bodies: Arc<AtomicUsize>,
@@ -155,6 +179,8 @@ impl Front {
             hosts: Hosts::new(listen, advertise),
             calls: Arc::new(Semaphore::new(limits.calls_max)),
             renewals: Arc::new(Semaphore::new(limits.renewals_max)),
+            unread: Arc::new(Semaphore::new(limits.unread_max)),
+            unread_renewals: Arc::new(Semaphore::new(limits.unread_renewals_max)),
             waits: Arc::new(Semaphore::new(limits.waits_max)),
             watches: Arc::new(Semaphore::new(limits.watches_max)),
             bodies: Arc::default(),
@@ -171,14 +197,14 @@ impl Front {
     }
 
     /// Serves what comes in until the node stops, then gives requests under way so long to end.
-    pub async fn serve(self, accept: impl Accept, drain_within: Duration) {
-        let limits = ListenLimits { drain_within, ..ListenLimits::default() };
+    pub async fn serve(self, accept: impl Accept, connections_max: usize, drain_within: Duration) {
+        let limits = ListenLimits { connections_max, drain_within, ..ListenLimits::default() };
         let (traffic, stop) = (self.api.traffic.clone(), self.api.stop.clone());
         listen(accept, self, limits, traffic, stop).await;
     }
 
     /// Answers one request; there is always an answer.
-    pub(crate) async fn answer<B>(self, request: Request<B>) -> Response<Body>
+    pub(crate) async fn answer<B>(self, mut request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<axum::BoxError>,
@@ -193,10 +219,14 @@ impl Front {
         };
         let (method, path) = (request.method().clone(), path.to_owned());
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
-        let mut response = match api.hosts.check(authority.as_deref(), request.headers()) {
+        // Tests hand requests over without a connection.
+        let mark = request.extensions().get::<Arc<Mark>>().cloned();
+        let let_in = api.hosts.check(authority.as_deref(), request.headers());
+        let mut response = match let_in.and_then(|()| api.let_in(surface, call, &mut request, mark.as_ref())) {
             Err(error) => refuse(surface, error),
-            Ok(()) => {
-                let request = request.map(|body| Body::new(api.metered(surface, call, body)));
+            Ok(unread) => {
+                let mark = mark.clone();
+                let request = request.map(|body| Body::new(api.metered(surface, call, body, unread, mark)));
                 let router = match surface {
                     Surface::Http => self.http,
                     Surface::Grpc => self.grpc,
@@ -210,6 +240,9 @@ impl Front {
         let code = code_of(&response);
         let took = api.clock.now().longest_since(started);
         api.traffic.answered(surface, call, code, took);
+        if let Some(mark) = mark.as_deref().filter(|_| code == "ok" && KEEPS_SESSION.contains(&call)) {
+            mark.keeps_session(Duration::ZERO);
+        }
         if code != "ok" {
             tracing::debug!(%method, path, code, status = response.status().as_u16(), ?took, "request refused");
         }
@@ -222,17 +255,65 @@ impl Front {
     }
 }
 
+/// Whether this is a session stream: it lives as long as its client and has frames and credits of its own.
+fn is_stream(surface: Surface, call: &str) -> bool {
+    surface == Surface::Grpc && call == grpc::STREAM
+}
+
 impl Api {
-    fn metered<B>(&self, surface: Surface, call: &'static str, body: B) -> Metered<B> {
+    /// Counts a request from its head on, and drops the header fields that nobody reads: a head that waits for its
+    /// body, or a call that waits for its turn, must not hold what a stranger chose to send with it.
+    fn let_in<B: http_body::Body>(
+        &self,
+        surface: Surface,
+        call: &'static str,
+        request: &mut Request<B>,
+        mark: Option<&Arc<Mark>>,
+    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        if request.headers().len() > FIELDS_MAX {
+            return Err(ApiError::new(Code::TooLarge, format!("the head has more than {FIELDS_MAX} fields"))
+                .hint("send only what the call needs"));
+        }
+        let all = std::mem::take(request.headers_mut());
+        request.headers_mut().extend(
+            all.into_iter()
+                .scan(false, |kept, (name, value)| {
+                    // Further values of a field come without its name.
+                    *kept = name.as_ref().map_or(*kept, is_read);
+                    Some(kept.then_some((name, value)))
+                })
+                .flatten(),
+        );
+        if is_stream(surface, call) {
+            let room = mark.is_none_or(|mark| mark.is_stream());
+            let full = || ApiError::overloaded("too many session streams on one connection", COME_BACK_AFTER);
+            return if room { Ok(None) } else { Err(full()) };
+        }
+        if request.body().is_end_stream() {
+            mark.into_iter().for_each(|mark| mark.set_busy(true));
+            return Ok(None);
+        }
+        let unread = if call == "sessions.renew" { &self.unread_renewals } else { &self.unread };
+        turn(unread, "too many requests have been begun and not sent to their end").map(Some)
+    }
+
+    fn metered<B>(
+        &self,
+        surface: Surface,
+        call: &'static str,
+        body: B,
+        unread: Option<OwnedSemaphorePermit>,
+        mark: Option<Arc<Mark>>,
+    ) -> Metered<B> {
         let renewal = call == "sessions.renew";
-        // The session stream lives as long as its client: it has frames and credits of its own.
-        let streams = surface == Surface::Grpc && call == grpc::STREAM;
+        let streams = is_stream(surface, call);
+        let restore = surface == Surface::Grpc && call == grpc::RESTORE;
         Metered {
             body,
             seen: 0,
             bytes_max: match call {
                 _ if streams => None,
-                grpc::RESTORE if surface == Surface::Grpc => Some(2 * RESTORE_BYTES_MAX),
+                _ if restore => Some(2 * RESTORE_BYTES_MAX),
                 _ => Some(self.limits.body_bytes_max),
             },
             all: if renewal { self.renewal_bodies.clone() } else { self.bodies.clone() },
@@ -241,9 +322,13 @@ impl Api {
             } else {
                 self.limits.bodies_bytes_max
             },
-            stall_max: (!streams).then_some(self.limits.body_stall_max),
-            stalled: None,
+            within: (!streams).then_some(self.limits.body_within),
+            // A backup is large; it may take its time as long as it moves.
+            restarts: restore,
+            late: None,
             surface,
+            // A stream says by itself when it keeps a session alive.
+            unread: Unread { _turn: unread, mark: mark.filter(|_| !streams) },
         }
     }
 }
@@ -350,9 +435,29 @@ struct Metered<B> {
     /// Bytes of all bodies of this kind that are being read now.
     all: Arc<AtomicUsize>,
     all_max: usize,
-    stall_max: Option<Duration>,
-    stalled: Option<Pin<Box<Sleep>>>,
+    /// How long it may take in all, or without moving if every piece restarts the count.
+    within: Option<Duration>,
+    restarts: bool,
+    late: Option<Pin<Box<Sleep>>>,
     surface: Surface,
+    unread: Unread,
+}
+
+/// What a request occupies until its body has been read.
+#[derive(Default)]
+struct Unread {
+    _turn: Option<OwnedSemaphorePermit>,
+    mark: Option<Arc<Mark>>,
+}
+
+impl Unread {
+    /// The whole request is there: from now on it is a call, a wait or a watch, with limits of its own, and closing its
+    /// connection would cost its caller something.
+    fn read(&mut self) {
+        if let Some(mark) = std::mem::take(self).mark {
+            mark.set_busy(true);
+        }
+    }
 }
 
 impl<B> Metered<B> {
@@ -405,20 +510,28 @@ where
         let this = &mut *self;
         match Pin::new(&mut this.body).poll_frame(context) {
             Poll::Ready(Some(Ok(frame))) => {
-                this.stalled = None;
+                if this.restarts {
+                    this.late = None;
+                }
+                if this.body.is_end_stream() {
+                    this.unread.read();
+                }
                 match this.take(frame.data_ref().map_or(0, Bytes::len)) {
                     Ok(()) => Poll::Ready(Some(Ok(frame))),
                     Err(error) => this.refuse(error),
                 }
             }
             Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(error.into()))),
-            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Ready(None) => {
+                this.unread.read();
+                Poll::Ready(None)
+            }
             Poll::Pending => {
-                let Some(stall_max) = this.stall_max else { return Poll::Pending };
-                let stalled = this.stalled.get_or_insert_with(|| Box::pin(tokio::time::sleep(stall_max)));
-                ready!(stalled.as_mut().poll(context));
+                let Some(within) = this.within else { return Poll::Pending };
+                let late = this.late.get_or_insert_with(|| Box::pin(tokio::time::sleep(within)));
+                ready!(late.as_mut().poll(context));
                 this.refuse(
-                    ApiError::new(Code::InvalidBody, format!("nothing of the body came for {stall_max:?}"))
+                    ApiError::new(Code::InvalidBody, format!("the body did not come within {within:?}"))
                         .hint("send it whole; it is at most a megabyte"),
                 )
             }

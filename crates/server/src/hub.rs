@@ -4,7 +4,6 @@
 //! pace, so a slow one costs nothing. Sessions that wait for a grant are told directly. Nothing told here
 //! is relied on by anybody: whoever missed it finds out by asking.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use tenure_core::state::Few;
 use tenure_core::{
     Answer, Applied, EndReason, Event, EventKind, Machine, ResourceName, Revision, SessionNumber, WaitKey,
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::tally::Tally;
 
@@ -64,8 +63,8 @@ pub struct WaitEnd {
 pub struct Told {
     /// One channel may serve many sessions.
     pub events: mpsc::Sender<Event>,
-    /// Set when the channel was full and a session was cut off: its owner must ask.
-    pub cut_off: AtomicBool,
+    /// Stored when the channel missed something: it was full, or a snapshot took the machine's place. Its owner must ask.
+    missed: Notify,
     /// What the owner is releasing itself.
     pub own: OwnReleases,
 }
@@ -94,6 +93,16 @@ impl OwnReleases {
 }
 
 impl Told {
+    /// A channel that is told of nothing yet.
+    pub fn new(events: mpsc::Sender<Event>) -> Told {
+        Told { events, missed: Notify::new(), own: OwnReleases::default() }
+    }
+
+    /// Resolves once something was not told: from then on the owner cannot know what happens to its sessions.
+    pub async fn cut_off(&self) {
+        self.missed.notified().await;
+    }
+
     fn tell(&self, event: &Event) -> bool {
         if let EventKind::Ended { session, resource, why: EndReason::Released, .. } = &event.kind
             && self.own.has_ended(*session, resource)
@@ -102,7 +111,7 @@ impl Told {
         }
         let told = self.events.try_send(event.clone()).is_ok();
         if !told {
-            self.cut_off.store(true, Ordering::Release);
+            self.missed.notify_one();
         }
         told
     }
@@ -151,8 +160,7 @@ impl Hub {
     /// What happens to one session from now on.
     pub fn listen(self: &Arc<Self>, session: SessionNumber) -> Listener {
         let (sender, events) = mpsc::channel(LISTENER_EVENTS_MAX);
-        let told =
-            Arc::new(Told { events: sender, cut_off: AtomicBool::new(false), own: OwnReleases::default() });
+        let told = Arc::new(Told::new(sender));
         let mut ears = Ears::new(self.clone(), &told);
         ears.open(&told, session, ());
         Listener { ears, events }
@@ -229,9 +237,11 @@ impl Hub {
         self.revision.send_replace(machine.revision());
     }
 
-    /// The machine was replaced by a snapshot: everybody must look again.
+    /// The machine was replaced by a snapshot: everybody must look again. Nobody can say what happened in between, so
+    /// every listener is cut off and told so; watchers find that the events which they have not seen are too old.
     pub(crate) fn reset(&self, machine: &Machine) {
-        self.listeners.lock().clear();
+        let listeners = std::mem::take(&mut *self.listeners.lock());
+        listeners.values().flat_map(|all| all.iter()).for_each(|told| told.missed.notify_one());
         self.waits.lock().calls.clear();
         self.entries.send_replace(machine.entries());
         self.revision.send_replace(machine.revision());

@@ -1,7 +1,7 @@
 //! Accepts connections and carries requests over them: HTTP/1.1 and HTTP/2 (which gRPC needs) on one port.
 //!
-//! This file decides how many connections there may be and how long each may keep us waiting: for its first
-//! bytes, for a request's head, for room to write an answer. It never looks into a request. Connections come
+//! This file decides how long each connection may keep us waiting: for its first bytes, for a request's head, for room
+//! to write an answer. Which connections there may be is decided in `connections.rs`. It never looks into a request. Connections come
 //! from an [`Accept`], so that a simulated network can supply them as well as a socket.
 
 use std::future::Future;
@@ -14,16 +14,19 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Response};
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tenure_wire::{About, ApiError, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 
+use crate::connections::{Carrier, Connections, Mark, Place, TableLimits};
 use crate::metrics::Traffic;
 
 /// Where connections come from.
@@ -31,19 +34,53 @@ pub trait Accept: Send + 'static {
     /// A connection.
     type Connection: AsyncRead + AsyncWrite + Send + Unpin + 'static;
 
-    /// The next connection, and who it is from, for people.
-    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Connection, String)>> + Send;
+    /// The next connection, and who it is from.
+    fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Connection, Peer)>> + Send;
+}
+
+/// Who a connection is from.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    /// For people.
+    pub name: String,
+    /// Whether it comes from one of the node's own addresses.
+    pub own: bool,
 }
 
 impl Accept for TcpListener {
     type Connection = tokio::net::TcpStream;
 
-    async fn accept(&mut self) -> io::Result<(Self::Connection, String)> {
+    async fn accept(&mut self) -> io::Result<(Self::Connection, Peer)> {
         let (connection, from) = TcpListener::accept(self).await?;
-        // Answers are small and somebody waits for each of them.
-        connection.set_nodelay(true)?;
-        Ok((connection, from.to_string()))
+        // Answers are small and somebody waits for each of them. A connection that is gone already fails here; it is
+        // served all the same and ends at the first read.
+        let _ = connection.set_nodelay(true);
+        let _ = detect_vanished(&connection);
+        let own =
+            from.ip().is_loopback() || connection.local_addr().is_ok_and(|local| local.ip() == from.ip());
+        Ok((connection, Peer { name: from.to_string(), own }))
     }
+}
+
+/// How soon a client that vanished without a word is noticed: after this much silence it is asked, every
+/// [`VANISHED_ASK_EVERY`], [`VANISHED_ASKS`] times; and what was sent to it is acknowledged within [`VANISHED_WITHIN`].
+const VANISHED_ASK_AFTER: Duration = Duration::from_secs(10);
+const VANISHED_ASK_EVERY: Duration = Duration::from_secs(5);
+const VANISHED_ASKS: u32 = 2;
+const VANISHED_WITHIN: Duration = Duration::from_secs(20);
+
+/// Has the kernel end a connection whose other side is gone.
+fn detect_vanished(connection: &tokio::net::TcpStream) -> io::Result<()> {
+    use rustix::net::sockopt;
+    sockopt::set_socket_keepalive(connection, true)?;
+    #[cfg(target_os = "linux")]
+    {
+        sockopt::set_tcp_keepidle(connection, VANISHED_ASK_AFTER)?;
+        sockopt::set_tcp_keepintvl(connection, VANISHED_ASK_EVERY)?;
+        sockopt::set_tcp_keepcnt(connection, VANISHED_ASKS)?;
+        sockopt::set_tcp_user_timeout(connection, VANISHED_WITHIN.as_millis() as u32)?;
+    }
+    Ok(())
 }
 
 /// Opens the client port; gives it and the address that it really has.
@@ -59,13 +96,23 @@ pub trait Serve: Clone + Send + 'static {
     fn serve(self, request: Request<Incoming>) -> impl Future<Output = Response<Body>> + Send + 'static;
 }
 
+/// Connections open at once, if there are descriptors for them.
+pub(crate) const CONNECTIONS_MAX: usize = 16_384;
+/// A probe needs one or two; the rest is for people and scrapers on the machine.
+pub(crate) const OWN_RESERVE: usize = 64;
+
 /// How much patience there is, and for how many.
 #[derive(Clone, Debug)]
 pub struct ListenLimits {
     /// Connections open at once. Each costs a file and some tens of kilobytes.
     pub connections_max: usize,
-    /// How long a connection may be silent before, between or within the heads of requests.
+    /// Connections from the node's own addresses on top of these: its probe, and an administrator on the machine.
+    pub own_reserve: usize,
+    /// How long the head of a connection's first request may take. A client sends it at once.
     pub head_within: Duration,
+    /// How long a connection may be without a request under way, the head of its next request included. Longer than
+    /// most clients keep an idle connection, and long enough to renew a session with a TTL of three minutes on one.
+    pub idle_max: Duration,
     /// How long an answer may find no room at all in the connection's buffers.
     pub write_stall_max: Duration,
     /// Requests at once on one HTTP/2 connection.
@@ -81,12 +128,15 @@ pub struct ListenLimits {
 impl Default for ListenLimits {
     fn default() -> Self {
         Self {
-            connections_max: 16_384,
-            head_within: Duration::from_secs(60),
+            connections_max: CONNECTIONS_MAX,
+            own_reserve: OWN_RESERVE,
+            head_within: Duration::from_secs(10),
+            idle_max: Duration::from_secs(60),
             write_stall_max: Duration::from_secs(30),
             streams_max: 1_024,
             stream_buffer_bytes: 64 << 10,
-            ping_every: Duration::from_secs(20),
+            // Asked after ten seconds and given up after ten more: a vanished client is noticed within twenty.
+            ping_every: Duration::from_secs(10),
             drain_within: Duration::from_secs(5),
         }
     }
@@ -109,6 +159,9 @@ fn too_many(connections_max: usize) -> Vec<u8> {
 /// A pause after a failed accept: files are short, and asking again at once would only burn a core.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
 
+/// Bytes of the fields of one HTTP/2 request's head, as HPACK counts them. Ours are below one kilobyte.
+const HEAD_BYTES_MAX: u32 = 8 << 10;
+
 /// How an HTTP/2 connection begins.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -121,7 +174,12 @@ pub async fn listen(
     mut stop: watch::Receiver<bool>,
 ) {
     let limits = Arc::new(limits);
-    let room = Arc::new(Semaphore::new(limits.connections_max));
+    let connections = Connections::new(TableLimits {
+        connections_max: limits.connections_max,
+        own_reserve: limits.own_reserve,
+        head_within: limits.head_within,
+        idle_max: limits.idle_max,
+    });
     let refusal = too_many(limits.connections_max);
     let mut open = JoinSet::new();
     loop {
@@ -132,15 +190,19 @@ pub async fn listen(
             accepted = from.accept() => accepted,
         };
         match accepted {
-            Ok((connection, peer)) => match room.clone().try_acquire_owned() {
-                Ok(permit) => {
+            Ok((connection, peer)) => match connections.admit(peer.own) {
+                Some((place, made_room)) => {
                     traffic.connection_opened();
-                    let serving = serve_connection(connection, serve.clone(), limits.clone(), stop.clone());
-                    open.spawn(counted(serving, peer, permit, traffic.clone()));
+                    if made_room {
+                        traffic.connection_made_room();
+                    }
+                    let (serve, limits, stop) = (serve.clone(), limits.clone(), stop.clone());
+                    open.spawn(counted(connection, serve, limits, stop, peer, place, traffic.clone()));
                 }
-                Err(_) => {
+                None => {
                     traffic.connection_refused();
-                    tracing::debug!(peer, limit = limits.connections_max, "connection refused: too many");
+                    let limit = limits.connections_max;
+                    tracing::debug!(peer = peer.name, limit, "connection refused: too many");
                     refuse(connection, &refusal);
                 }
             },
@@ -163,16 +225,41 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
 }
 
 async fn counted(
-    serving: impl Future<Output = Result<(), Hangup>>,
-    peer: String,
-    permit: OwnedSemaphorePermit,
+    connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    serve: impl Serve,
+    limits: Arc<ListenLimits>,
+    stop: watch::Receiver<bool>,
+    peer: Peer,
+    place: Place,
     traffic: Arc<Traffic>,
 ) {
-    if let Err(why) = serving.await {
-        tracing::debug!(peer, %why, "connection ended");
+    let carrier = place.carrier.clone();
+    let ended = tokio::select! {
+        biased;
+        () = place.close.notified() => Err(Hangup::MadeRoom),
+        () = idle(&carrier, limits.idle_max) => Err(Hangup::Idle),
+        ended = serve_connection(connection, serve, limits.clone(), stop, carrier.clone()) => ended,
+    };
+    if let Err(why) = ended {
+        if matches!(why, Hangup::Idle) {
+            traffic.connection_idle();
+        }
+        tracing::debug!(peer = peer.name, %why, "connection ended");
     }
     traffic.connection_closed();
-    drop(permit);
+    drop(place);
+}
+
+/// Resolves once a connection has been idle for too long.
+async fn idle(carrier: &Carrier, idle_max: Duration) {
+    loop {
+        match carrier.closes_in() {
+            Some(Duration::ZERO) => return,
+            Some(left) => sleep(left).await,
+            // A request is under way: it is not idle before that has ended and as long again has passed.
+            None => sleep(idle_max).await,
+        }
+    }
 }
 
 /// Tells a connection too many why, as far as its buffers take it without waiting, and hangs up.
@@ -184,8 +271,10 @@ fn refuse(mut connection: impl AsyncWrite + Unpin, refusal: &[u8]) {
 /// Why a connection ended before its time.
 #[derive(Debug, thiserror::Error)]
 enum Hangup {
-    #[error("nothing was said for {0:?}")]
-    Silent(Duration),
+    #[error("it was idle, and made room for another")]
+    MadeRoom,
+    #[error("it was idle for too long")]
+    Idle,
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -198,19 +287,23 @@ async fn serve_connection(
     serve: impl Serve,
     limits: Arc<ListenLimits>,
     mut stop: watch::Receiver<bool>,
+    carrier: Carrier,
 ) -> Result<(), Hangup> {
     let mut head = Vec::new();
     let second = tokio::select! {
         biased;
         () = stopped(&mut stop) => return Ok(()),
-        second = timeout(limits.head_within, is_second(&mut connection, &mut head)) => {
-            second.map_err(|_| Hangup::Silent(limits.head_within))??
-        }
+        second = is_second(&mut connection, &mut head) => second?,
     };
     let connection = TokioIo::new(Patient::new(connection, head, limits.write_stall_max));
-    let service = hyper::service::service_fn(move |request| {
+    let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        let mark = Arc::new(carrier.request());
+        request.extensions_mut().insert(mark.clone());
         let answer = serve.clone().serve(request);
-        async move { Ok::<_, std::convert::Infallible>(answer.await) }
+        async move {
+            let answer = answer.await;
+            Ok::<_, std::convert::Infallible>(answer.map(|body| Body::new(UnderWay { body, _mark: mark })))
+        }
     });
     // Hyper would write the date itself, and panics when the clock is set beyond the year 9999. The front writes it.
     if second {
@@ -219,7 +312,7 @@ async fn serve_connection(
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.streams_max)
             .max_send_buf_size(limits.stream_buffer_bytes)
-            .max_header_list_size(16 << 10)
+            .max_header_list_size(HEAD_BYTES_MAX)
             .auto_date_header(false)
             .keep_alive_interval(limits.ping_every)
             .keep_alive_timeout(limits.ping_every);
@@ -232,7 +325,7 @@ async fn serve_connection(
         Ok(serving.await?)
     } else {
         let mut builder = http1::Builder::new();
-        builder.timer(TokioTimer::new()).header_read_timeout(limits.head_within).max_buf_size(64 << 10);
+        builder.timer(TokioTimer::new()).header_read_timeout(limits.idle_max).max_buf_size(64 << 10);
         builder.auto_date_header(false);
         let mut serving = std::pin::pin!(builder.serve_connection(connection, service));
         tokio::select! {
@@ -256,6 +349,32 @@ async fn is_second(connection: &mut (impl AsyncRead + Unpin), head: &mut Vec<u8>
         }
     }
     Ok(true)
+}
+
+/// An answer's body, with the request that it answers: that is under way until all of this was sent.
+struct UnderWay {
+    body: Body,
+    _mark: Arc<Mark>,
+}
+
+impl http_body::Body for UnderWay {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// A connection that first gives back what was read of it, and whose reader may be slow but not absent: a

@@ -37,6 +37,8 @@ pub struct Traffic {
     connections_accepted: AtomicU64,
     connections_closed: AtomicU64,
     connections_refused: AtomicU64,
+    connections_made_room: AtomicU64,
+    connections_idle: AtomicU64,
     watchers: AtomicU64,
     watchers_ended: AtomicU64,
     waits: AtomicU64,
@@ -74,6 +76,16 @@ impl Traffic {
 
     pub(crate) fn connection_refused(&self) {
         self.connections_refused.fetch_add(1, Relaxed);
+    }
+
+    /// An idle connection was closed for a new one.
+    pub(crate) fn connection_made_room(&self) {
+        self.connections_made_room.fetch_add(1, Relaxed);
+    }
+
+    /// A connection was closed because nothing happened on it for too long.
+    pub(crate) fn connection_idle(&self) {
+        self.connections_idle.fetch_add(1, Relaxed);
     }
 
     /// Somebody watches, as long as what is returned exists.
@@ -114,6 +126,16 @@ impl Traffic {
             "Client connections refused because too many were open.",
         )
         .value(self.connections_refused.load(Relaxed));
+        page.counter(
+            "tenure_connections_made_room_total",
+            "Idle client connections closed because the table was full and another one came.",
+        )
+        .value(self.connections_made_room.load(Relaxed));
+        page.counter(
+            "tenure_connections_idle_total",
+            "Client connections closed because no request was under way for too long.",
+        )
+        .value(self.connections_idle.load(Relaxed));
         page.gauge("tenure_watchers", "Watch streams open on this node now.")
             .value(Self::open(&self.watchers, &self.watchers_ended));
         page.gauge("tenure_waiting_requests", "Acquires that wait for their turn on this node now.")

@@ -17,11 +17,12 @@ use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
 use crate::config::Config;
+use crate::descriptors;
 use crate::desk::desk;
 use crate::forward::Forwarder;
 use crate::front::{Front, FrontLimits};
 use crate::hub::Hub;
-use crate::listen::{Accept, bind};
+use crate::listen::{Accept, CONNECTIONS_MAX, bind};
 use crate::node::Node;
 use crate::probe::Prober;
 use crate::replicated::Replicated;
@@ -85,6 +86,17 @@ impl Server {
     /// Boxed, here and below, so that the whole server is compiled in this crate and not again in each that starts one.
     pub fn start(config: Config) -> BoxFuture<'static, Result<Server, StartError>> {
         let started = async move {
+            let mut config = config;
+            let descriptors = descriptors::raise();
+            let derived = descriptors::connections_max(descriptors, !config.peers.is_empty());
+            if derived < config.connections_max.unwrap_or(CONNECTIONS_MAX) {
+                warn!(
+                    ?descriptors,
+                    connections_max = derived,
+                    "the limit of open files allows no more connections"
+                );
+            }
+            config.connections_max = Some(config.connections_max.map_or(derived, |asked| asked.min(derived)));
             let world = World::real(&config)?;
             let (accept, address) = bind(config.listen).await.map_err(|error| {
                 StartError::Io(
@@ -126,7 +138,7 @@ impl Server {
             Replicated::new(hub.clone(), world.clock.clone()),
         )
         .await?;
-        let prober = Prober::new(world.network, probe_address(address).to_string());
+        let prober = Prober::new(world.network, probe_address(address).to_string(), world.entropy.clone());
         let (desk, trays, numbers) = desk(
             replica.clone(),
             world.clock.clone(),
@@ -150,7 +162,8 @@ impl Server {
             FrontLimits::default(),
             stopping,
         );
-        let front = tokio::spawn(front.serve(accept, DRAIN_MAX));
+        let connections_max = config.connections_max.unwrap_or(CONNECTIONS_MAX);
+        let front = tokio::spawn(front.serve(accept, connections_max, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
         Ok(Server { node, address, stop, front, desk, members })
     }

@@ -55,6 +55,9 @@ pub struct Args {
     /// The peer addresses of all founding members, this one among them; it listens for peers at its own
     #[arg(long, value_name = "N=HOST:PORT,…", requires = "node", help_heading = "Cluster")]
     pub peers: Option<Peers>,
+    /// Client connections open at once; by default as many as the limit of open files allows, at most 16384
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub connections_max: Option<u32>,
     /// How log lines look on stderr
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text, help_heading = "Log")]
     pub log_format: LogFormat,
@@ -200,6 +203,7 @@ fn config(args: &Args) -> Result<Config, Failure> {
     }
     let mut config = Config::single(listen, args.data_dir.clone());
     config.advertise.clone_from(&args.advertise);
+    config.connections_max = args.connections_max.map(|many| many as usize);
     if let (Some(node), Some(Peers(peers))) = (args.node, &args.peers) {
         let Some(own) = peers.get(&node) else {
             return Err(usage(

@@ -1,5 +1,7 @@
 //! Bad input: each mistake has its stable code, and nothing of it reaches the log.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{Method, Request};
 use serde_json::{Value, json};
@@ -180,4 +182,53 @@ async fn bodies_under_way_are_bounded_together() {
     node.post("/v1/sessions:renew", json!({"renewals": renewals})).await.ok();
     // What was refused gives its room back.
     node.put("/v1/registers/k", json!({"value": "v"})).await.ok();
+}
+
+/// A body that never comes to its end.
+fn endless() -> Body {
+    Body::from_stream(futures_util::stream::pending::<Result<bytes::Bytes, std::io::Error>>())
+}
+
+/// Only bodies were counted: a crowd of heads without a body cost gigabytes. Now a request counts from its head on, and
+/// renewals have places of their own.
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_count_from_their_heads_on() {
+    let limits = FrontLimits { unread_max: 2, ..FrontLimits::default() };
+    let node = Node::start_with(limits).await;
+    let session = node.open("a").await["session"].as_str().unwrap().to_owned();
+    let begun = || Box::pin(node.call(Method::POST, "/v1/sessions", endless()));
+    let (mut first, mut second) = (begun(), begun());
+    assert!(futures_util::poll!(&mut first).is_pending() && futures_util::poll!(&mut second).is_pending());
+    begun().await.refused("overloaded");
+    node.post(&format!("/v1/sessions/{session}:renew"), json!({})).await.ok();
+    assert_eq!(node.get("/healthz").await.status, 200, "a request without a body is complete");
+    drop(first);
+    node.open("b").await;
+}
+
+/// A byte now and then kept a request and its place for ever: only a pause of thirty seconds ended it.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_trickles_is_not_waited_for() {
+    let node = Node::start().await;
+    let trickle = futures_util::stream::unfold((), |()| async {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        Some((Ok::<_, std::io::Error>(bytes::Bytes::from_static(b" ")), ()))
+    });
+    let reply = node.call(Method::POST, "/v1/sessions", Body::from_stream(trickle));
+    let reply = tokio::time::timeout(Duration::from_secs(600), reply).await.expect("it is answered");
+    reply.refused("invalid_body");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_with_too_many_fields_is_refused() {
+    let node = Node::start().await;
+    let with = |fields: usize| {
+        let mut request = Request::builder().uri("/healthz").header("host", "localhost");
+        for number in 1..fields {
+            request = request.header("x", number.to_string());
+        }
+        node.reply(request.body(Body::empty()).unwrap())
+    };
+    assert_eq!(with(64).await.status, 200);
+    with(65).await.refused("too_large");
 }

@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Request, Response};
+use futures_util::StreamExt;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::listen::{Accept, ListenLimits, Serve, listen};
+use crate::connections::Mark;
+use crate::listen::{Accept, ListenLimits, Peer, Serve, listen};
 use crate::metrics::Traffic;
 
 /// Connections that a test hands over.
@@ -22,25 +24,31 @@ struct Handed(mpsc::Receiver<DuplexStream>);
 impl Accept for Handed {
     type Connection = DuplexStream;
 
-    async fn accept(&mut self) -> io::Result<(DuplexStream, String)> {
+    async fn accept(&mut self) -> io::Result<(DuplexStream, Peer)> {
         match self.0.recv().await {
-            Some(connection) => Ok((connection, "a test".into())),
+            Some(connection) => Ok((connection, Peer { name: "a test".into(), own: false })),
             None => std::future::pending().await,
         }
     }
 }
 
-/// Answers with the request's body, or with a megabyte for `/large`, or after a while for `/slow`.
+/// Answers with the request's body, or with a megabyte for `/large`, or after a while for `/slow`, or without end for `/watch`.
 #[derive(Clone)]
 struct Echo;
 
 impl Serve for Echo {
     async fn serve(self, request: Request<Incoming>) -> Response<Body> {
+        request.extensions().get::<Arc<Mark>>().expect("every request has its mark").set_busy(true);
         match request.uri().path() {
             "/large" => Response::new(Body::from(vec![b'x'; 1 << 20])),
             "/slow" => {
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 Response::new(Body::from("slow"))
+            }
+            "/watch" => {
+                let piece = || Ok::<_, io::Error>(bytes::Bytes::from_static(b"."));
+                let begin = futures_util::stream::once(async move { piece() });
+                Response::new(Body::from_stream(begin.chain(futures_util::stream::pending())))
             }
             _ => Response::new(Body::from(request.into_body().collect().await.unwrap().to_bytes())),
         }
@@ -119,11 +127,69 @@ async fn an_answer_that_nobody_reads_ends_its_connection() {
     assert!(answer.len() < 1 << 20, "the rest was thrown away, not kept: {} bytes", answer.len());
 }
 
+/// A connection with an answer that has begun and does not end.
+async fn watching(listening: &Listening) -> DuplexStream {
+    let mut watch = listening.connect().await;
+    watch.write_all(b"GET /watch HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut head = [0; 12];
+    watch.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    watch
+}
+
+/// Silent connections filled the table, and everybody else was refused for a minute.
+#[tokio::test(start_paused = true)]
+async fn a_full_table_closes_what_was_idle_longest() {
+    let listening = start(ListenLimits { connections_max: 3, ..ListenLimits::default() });
+    let mut watch = watching(&listening).await;
+    let mut silent = listening.connect().await;
+    let mut half = listening.connect().await;
+    half.write_all(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n1234").await.unwrap();
+    let mut newcomer = listening.connect().await;
+    newcomer.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+    let mut head = [0; 12];
+    newcomer.read_exact(&mut head).await.unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200");
+    let closed = tokio::time::timeout(Duration::from_secs(1), silent.read(&mut head)).await;
+    assert!(matches!(closed, Ok(Ok(0) | Err(_))), "the silent one is still there: {closed:?}");
+    // The watch is the oldest of all, and goes on.
+    let mut buffer = [0; 1 << 10];
+    while let Ok(read) = tokio::time::timeout(Duration::from_secs(300), watch.read(&mut buffer)).await {
+        assert!(read.unwrap() > 0, "the watch was cut off");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_http2_connection_ends_and_one_with_a_stream_does_not() {
+    let listening = start(ListenLimits::default());
+    let connect = async |path: &str| {
+        let io = hyper_util::rt::TokioIo::new(listening.connect().await);
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let (mut send, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+        let driver = tokio::spawn(connection);
+        let request = Request::post(format!("http://a{path}")).body(Body::empty()).unwrap();
+        let mut answer = send.send_request(request).await.unwrap().into_body();
+        if path == "/" {
+            assert!(answer.frame().await.is_none());
+        }
+        (send, driver, answer)
+    };
+    let (_idle_sender, idle, _) = connect("/").await;
+    let (_sender, busy, _answer) = connect("/watch").await;
+    tokio::time::timeout(Duration::from_secs(120), idle)
+        .await
+        .expect("an idle connection stays")
+        .unwrap()
+        .ok();
+    tokio::time::sleep(Duration::from_secs(1_200)).await;
+    assert!(!busy.is_finished(), "a stream was cut off");
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_connection_too_many_is_told_so_and_room_comes_back() {
     let listening = start(ListenLimits { connections_max: 2, ..ListenLimits::default() });
-    let first = listening.connect().await;
-    let _second = listening.connect().await;
+    let first = watching(&listening).await;
+    let _second = watching(&listening).await;
     let refused = rest(listening.connect().await).await;
     let (head, body) = refused.split_once("\r\n\r\n").expect("an answer");
     assert!(head.starts_with("HTTP/1.1 429 "), "{head}");

@@ -7,6 +7,7 @@ mod http;
 mod input;
 mod listening;
 mod sequencers;
+mod snapshots;
 mod watching;
 
 use std::sync::Arc;

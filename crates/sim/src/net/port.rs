@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::future::BoxFuture;
 use tenure_client::{Connection, Dial, Dialled};
 use tenure_replica::{Listener, Network, Stream};
-use tenure_server::Accept;
+use tenure_server::{Accept, Peer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::oneshot;
 
@@ -137,8 +137,9 @@ impl Listener for SimListener {
 impl Accept for SimListener {
     type Connection = SimStream;
 
-    async fn accept(&mut self) -> io::Result<(SimStream, String)> {
-        self.next().await
+    async fn accept(&mut self) -> io::Result<(SimStream, Peer)> {
+        let (stream, name) = self.next().await?;
+        Ok((stream, Peer { name, own: false }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The command stream: frames in, answers and pushes out, many of both under way.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tenure_core::{Answer, Command, Done, Event, EventKind, Refusal, Secret, SessionId, SessionNumber};
@@ -15,9 +15,10 @@ use tonic::Streaming;
 use super::super::status;
 use super::outbox::Outbox;
 use crate::calls::failed;
+use crate::connections::Mark;
 use crate::failure::Failure;
 use crate::front::Api;
-use crate::hub::{Ears, OwnReleases, Told};
+use crate::hub::{Ears, Told};
 
 /// Commands that one stream may have unanswered.
 const COMMANDS_UNDER_WAY_MAX: u32 = 4_096;
@@ -38,14 +39,15 @@ struct Commands {
 }
 
 /// Serves one stream until the client ends it, breaks its rules, or the node stops.
-pub async fn serve(api: Arc<Api>, mut inbound: Streaming<ClientFrames>, outbox: Outbox) {
+pub async fn serve(
+    api: Arc<Api>,
+    mut inbound: Streaming<ClientFrames>,
+    outbox: Outbox,
+    mark: Option<Arc<Mark>>,
+) {
     let (events_sender, mut events) = mpsc::channel(EVENTS_WAITING_MAX);
     let (opened, mut opens) = mpsc::unbounded_channel();
-    let told = Arc::new(Told {
-        events: events_sender,
-        cut_off: AtomicBool::new(false),
-        own: OwnReleases::default(),
-    });
+    let told = Arc::new(Told::new(events_sender));
     let mut stream = Commands {
         api: api.clone(),
         outbox: outbox.clone(),
@@ -57,18 +59,24 @@ pub async fn serve(api: Arc<Api>, mut inbound: Streaming<ClientFrames>, outbox: 
     let mut members = api.node.members();
     stream.welcome(members.borrow_and_update().clone());
     let end = loop {
+        // A stream without a session is nobody's, and may make room for somebody's.
+        if let Some(mark) = &mark {
+            mark.set_busy(stream.sessions.len() > 0);
+        }
         tokio::select! {
             biased;
             () = api.stopping() => break Some(failed(Failure::Stopping)),
+            // Some events are lost to this stream: it was too slow, or a snapshot took their place. Whoever opens
+            // another and attaches is told how things stand.
+            () = stream.told.cut_off() => {
+                break Some(ApiError::overloaded("this stream's events", Duration::ZERO));
+            }
             Some(event) = events.recv() => {
                 let mut batch = vec![event];
                 while let Ok(event) = events.try_recv() {
                     batch.push(event);
                 }
                 stream.push(batch);
-                if stream.told.cut_off.load(Ordering::Acquire) {
-                    break Some(ApiError::overloaded("this stream's events", Duration::ZERO));
-                }
             }
             Ok(()) = members.changed() => {
                 let endpoints = members.borrow_and_update().clone();
@@ -80,7 +88,8 @@ pub async fn serve(api: Arc<Api>, mut inbound: Streaming<ClientFrames>, outbox: 
                     break Some(error);
                 },
                 // The client has nothing more to say; what is under way is still answered into the void.
-                Ok(None) | Err(_) => break None,
+                Ok(None) => break None,
+                Err(status) => break Some(super::unreadable(&status)),
             },
         }
     };

@@ -9,12 +9,15 @@ mod outbox;
 mod renewals;
 
 use std::pin::Pin;
+use std::sync::Arc;
 
 use futures_util::Stream;
 use tenure_wire::proto::{self, stream_server::Stream as StreamService};
+use tenure_wire::{ApiError, Code};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
 use super::{Answer, Services};
+use crate::connections::Mark;
 
 type Frames<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -28,7 +31,8 @@ impl StreamService for Services {
         request: Request<Streaming<proto::ClientFrames>>,
     ) -> Answer<Self::CommandsStream> {
         let (outbox, frames) = outbox::outbox();
-        tokio::spawn(commands::serve(self.0.clone(), request.into_inner(), outbox));
+        let mark = request.extensions().get::<Arc<Mark>>().cloned();
+        tokio::spawn(commands::serve(self.0.clone(), request.into_inner(), outbox, mark));
         Ok(Response::new(Box::pin(frames)))
     }
 
@@ -36,6 +40,13 @@ impl StreamService for Services {
         &self,
         request: Request<Streaming<proto::RenewalFrames>>,
     ) -> Answer<Self::RenewalsStream> {
-        Ok(Response::new(Box::pin(renewals::serve(self.0.clone(), request.into_inner()))))
+        let mark = request.extensions().get::<Arc<Mark>>().cloned();
+        Ok(Response::new(Box::pin(renewals::serve(self.0.clone(), request.into_inner(), mark))))
     }
+}
+
+/// What a client sent that is no message, told to it as the end of its stream. If its connection broke nobody hears it.
+fn unreadable(status: &Status) -> ApiError {
+    ApiError::new(Code::InvalidBody, format!("a message of this stream cannot be read: {}", status.message()))
+        .hint("send the messages of tenure.v1 as its proto files describe them")
 }

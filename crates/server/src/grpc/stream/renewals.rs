@@ -16,6 +16,7 @@ use tonic::{Status, Streaming};
 
 use super::super::status;
 use crate::calls::failed;
+use crate::connections::Mark;
 use crate::failure::Failure;
 use crate::front::Api;
 
@@ -34,6 +35,8 @@ struct Renewals {
     sessions: HashMap<SessionNumber, Attached>,
     under_way: FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Batch> + Send>>>,
     inbound_ended: bool,
+    /// Where this stream says that it keeps sessions alive.
+    mark: Option<Arc<Mark>>,
 }
 
 #[derive(Clone, Copy)]
@@ -65,6 +68,7 @@ enum Verdict {
 pub fn serve(
     api: Arc<Api>,
     inbound: Streaming<RenewalFrames>,
+    mark: Option<Arc<Mark>>,
 ) -> impl Stream<Item = Result<RenewalAnswers, Status>> + Send {
     let renewals = Renewals {
         api,
@@ -72,6 +76,7 @@ pub fn serve(
         sessions: HashMap::new(),
         under_way: FuturesOrdered::new(),
         inbound_ended: false,
+        mark,
     };
     stream::unfold(Some(renewals), |renewals| async move {
         let mut renewals = renewals?;
@@ -100,7 +105,7 @@ impl Renewals {
                         return Some(Err(error));
                     },
                     Ok(None) => self.inbound_ended = true,
-                    Err(_) => return None,
+                    Err(status) => return Some(Err(super::unreadable(&status))),
                 },
             }
         }
@@ -181,6 +186,13 @@ impl Renewals {
                 return message;
             }
         };
+        let ttl = |answer: &RenewalAnswer| match answer {
+            RenewalAnswer::Renewed { ttl, .. } => Some(*ttl),
+            RenewalAnswer::UnknownSession => None,
+        };
+        if let (Some(mark), Some(longest)) = (&self.mark, answers.iter().filter_map(ttl).max()) {
+            mark.keeps_session(longest);
+        }
         let mut sent = batch.renewals.iter().zip(answers);
         let (mut last_unknown, mut last_unattached) = (0, 0);
         let step = |last: &mut u32, position: u32| position - std::mem::replace(last, position);
