@@ -6,8 +6,8 @@
 
 use crate::config::Entropy;
 use crate::disk::Disk;
-use crate::error::StartError;
-use crate::{NodeId, wal};
+use crate::error::{REJOIN, StartError};
+use crate::{NodeId, snapshot, wal};
 use parking_lot::Mutex;
 use std::io;
 use std::sync::Arc;
@@ -59,13 +59,16 @@ impl DataDir {
             }
             identity
         } else {
-            disk.create_dir(wal::DIRECTORY).map_err(failed)?;
-            if !disk.list(wal::DIRECTORY).map_err(failed)?.is_empty() {
-                return Err(StartError::Data(
-                    "the data directory holds a log but no identity: restore the file `identity`, or start with an empty \
-                     directory under a new node number"
-                        .into(),
-                ));
+            // It is the first file of all: whatever else there is was written under an identity.
+            let mut others = usize::from(names.iter().any(|name| name == wal::SYNCED));
+            for directory in [wal::DIRECTORY, snapshot::DIRECTORY] {
+                disk.create_dir(directory).map_err(failed)?;
+                others += disk.list(directory).map_err(failed)?.len();
+            }
+            if others > 0 {
+                return Err(StartError::Data(format!(
+                    "the data directory holds data but no identity: the file `identity` is lost. {REJOIN}"
+                )));
             }
             let identity = Identity { node, identity: entropy.draw(), cluster: None };
             write(&*disk, identity).map_err(failed)?;
@@ -137,11 +140,7 @@ impl Identity {
             )));
         }
         Self::parse_body(text).ok_or_else(|| {
-            StartError::Data(
-                "the file `identity` of the data directory is damaged: restore it, or remove this node from the cluster \
-                 and add it again under a new number with an empty data directory"
-                    .into(),
-            )
+            StartError::Data(format!("the file `identity` of the data directory is damaged. {REJOIN}"))
         })
     }
 

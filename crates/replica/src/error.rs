@@ -25,6 +25,11 @@ pub enum StartError {
     Engine(String),
 }
 
+/// What to do with a node whose disk has lost something.
+pub(crate) const REJOIN: &str = "Bring the lost files back if they still exist, but never an older copy of them. Otherwise \
+     remove this node from the cluster and add it again under a new number with an empty data directory; a single node \
+     is restored from a backup into a new one";
+
 /// Why a proposal has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProposeError {

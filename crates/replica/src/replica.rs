@@ -4,11 +4,11 @@ use crate::barrier::Barrier;
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::engine::{
-    Applier, Engine, LogStore, Machinery, Member, Payload, Removed, Types, settings, was_removed,
+    Applier, Engine, LogStore, Machinery, Member, Payload, Removed, Types, from_log_id, settings, was_removed,
 };
-use crate::error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
+use crate::error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, REJOIN, StartError};
 use crate::leadership::{self, Leadership, Office};
-use crate::peer::{self, ForwardHandler, Host, Links, Listener, Network, Spoken};
+use crate::peer::{self, ForwardHandler, Host, Links, Listener, Memory, Network, Spoken};
 use crate::quiet::{Callers, Quiet};
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Done, Job, LogId, Meter, Queue, Writer};
@@ -364,10 +364,11 @@ fn assemble(
 
         let spoken = Arc::new(Spoken::new(config.versions));
         let quiet = Quiet::default();
+        let memory = Memory::new(spoken.clone(), log.clone(), store.clone(), failed.clone());
         let links = Links::new(
             network.clone(),
             directory.clone(),
-            spoken.clone(),
+            memory.clone(),
             config.timing,
             config.execution,
             quiet.clone(),
@@ -388,7 +389,7 @@ fn assemble(
         let engine =
             Engine::new(config.node, settings, links.clone(), log_store, applier).await.map_err(refused)?;
 
-        links.follow(&engine);
+        memory.follow(&engine);
         watch_for_failure(&engine, failed.clone());
         compact_when_due(&engine, meter.clone());
         let handler = Arc::new(RwLock::new(None));
@@ -397,10 +398,9 @@ fn assemble(
             None => found_alone(&config, &directory, &engine).await?,
             Some(listener) => {
                 let (engine, directory) = (engine.clone(), directory.clone());
-                let (spoken, handler, removed) = (spoken.clone(), handler.clone(), removed.clone());
+                let (handler, removed, links) = (handler.clone(), removed.clone(), links.clone());
                 let execution = config.execution;
-                let links = links.clone();
-                let host = Host { engine, directory, links, spoken, removed, store, execution, handler };
+                let host = Host { engine, directory, links, memory, removed, store, execution, handler };
                 tasks.push(peer::listen(Arc::new(host), listener));
             }
         }
@@ -482,8 +482,24 @@ fn open(
 ) -> Result<Opened, StartError> {
     let (directory, lock) = DataDir::open(disk.clone(), config.node, &config.entropy)?;
     let store = SnapshotStore::open(disk.clone())?;
+    let lost = |what: String| StartError::Data(format!("{what}. This node's disk has lost data. {REJOIN}"));
+    // The first segment is older than any membership.
+    let has_log =
+        wal::has_segments(&*disk).map_err(|error| StartError::Io("cannot open the log".into(), error))?;
+    if directory.identity().cluster.is_some() && !has_log {
+        return Err(lost("this node belongs to a cluster, and its log is missing".into()));
+    }
     let recovered = wal::recover(&*disk, directory.salt(), config.log.cache_bytes)?;
     let log = recovered.log.clone();
+    // The log is cut only behind a snapshot that is in its place.
+    let (purged, current) = (log.lock().purged, store.current());
+    let covered = current.as_ref().and_then(|current| current.meta.last.as_ref()).map(from_log_id);
+    if purged > covered {
+        let index = purged.map_or(0, |purged| purged.index);
+        return Err(lost(format!(
+            "the log begins after entry {index}, and the snapshot that covers it is missing"
+        )));
+    }
     let stopwatch = config.stopwatch.clone();
     let writer = Writer::new(disk, config.log, config.execution, stopwatch, meter, failed, recovered)
         .map_err(|error| StartError::Io("cannot prepare the log".into(), error))?;
@@ -531,7 +547,7 @@ fn watch_for_failure(engine: &Engine, failed: watch::Sender<Option<String>>) {
 }
 
 /// Says that the replica has failed. The first reason is the one that counts.
-fn fail(failed: &watch::Sender<Option<String>>, why: &str) {
+pub(crate) fn fail(failed: &watch::Sender<Option<String>>, why: &str) {
     failed.send_if_modified(|known| {
         let first = known.is_none();
         if first {

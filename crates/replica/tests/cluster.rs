@@ -381,6 +381,48 @@ async fn a_wiped_voter_is_refused_and_told_what_to_do() {
     cluster.stop().await;
 }
 
+/// An old copy of a whole directory is sound in itself; only the leader remembers that there was more. The engine would go on
+/// counting what the follower had acknowledged before (and, in a debug build, end the leader).
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_follower_that_lost_what_it_acknowledged_is_refused_by_its_leader() {
+    let mut cluster = Cluster::formed(3).await;
+    cluster.write(b"old", &[]).await;
+    cluster.agreed().await;
+    let (leader, office) = cluster.leader().await;
+    let (lost, third) = if leader == 3 { (2, 1) } else { (3, 3 - leader) };
+    cluster.kill(lost, 1).await;
+    let older = cluster.disks[&lost].copy();
+    cluster.start(lost).await;
+    for entry in 0..20 {
+        cluster.write(&number(entry), &[]).await;
+    }
+    cluster.agreed().await;
+    assert_eq!(cluster.leader().await, (leader, office), "leadership has not moved: the leader remembers");
+    cluster.kill(lost, 1).await;
+    cluster.disks.insert(lost, older);
+    cluster.start(lost).await;
+    let failure =
+        tokio::time::timeout(LONG, cluster.nodes[&lost].failed()).await.expect("it gives up in time");
+    assert!(failure.0.contains("has lost what it had acknowledged"), "{failure}");
+    assert!(failure.0.contains("never used"), "it says what to do: {failure}");
+    assert_eq!(cluster.nodes[&lost].status().role, Role::Stopped);
+    assert!(entries(&cluster.nodes[&lost]).len() <= 1, "it was given nothing");
+    assert_eq!(cluster.leader().await, (leader, office), "the leader goes on");
+
+    // Even while it is up it is no part of a quorum.
+    cluster.kill(third, 1).await;
+    let outcome =
+        tokio::time::timeout(Duration::from_millis(700), propose(&cluster.nodes[&leader], office, b"no"))
+            .await;
+    assert!(!matches!(outcome, Ok(Ok(_))), "acknowledged with the help of a node that lost its log");
+    cluster.start(third).await;
+    cluster.write(b"with both", &[lost]).await;
+    cluster.nodes.remove(&lost).expect("it was started").shutdown().await;
+    let agreed = cluster.agreed().await;
+    assert!((0..20).map(number).all(|entry| agreed.contains(&entry)), "nothing acknowledged is lost");
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leadership_is_handed_over_on_request() {
     let cluster = Cluster::formed(3).await;

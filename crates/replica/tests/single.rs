@@ -297,3 +297,64 @@ async fn the_real_disk_keeps_it_too() {
     }
     std::fs::remove_dir_all(&directory).expect("the directory can be removed");
 }
+
+/// A single node with small files and a snapshot, that was killed.
+async fn killed_with_a_snapshot() -> (SimDisk, Config) {
+    let mut config = Config::single(1);
+    config.log.segment_bytes = 8 << 10;
+    config.snapshot.entries_max = 40;
+    config.snapshot.entries_kept = 4;
+    let disk = SimDisk::new();
+    let replica = try_start(&disk, config.clone()).await.unwrap();
+    let office = office(&replica).await;
+    while replica.status().purged.is_none() {
+        propose(&replica, office, &[7; 200]).await.unwrap();
+    }
+    disk.restart();
+    replica.shutdown().await;
+    (disk, config)
+}
+
+async fn refusal(disk: &SimDisk, config: &Config, damage: &str) -> String {
+    match try_start(disk, config.clone()).await {
+        Ok(replica) => panic!("{damage}: started with {} entries", entries(&replica).len()),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// Each of these started without complaint, and the next tokens had been issued before.
+#[tokio::test]
+async fn a_node_whose_files_are_gone_is_refused_and_told_what_to_do() {
+    let (disk, config) = killed_with_a_snapshot().await;
+    let names = disk.names();
+    let (logs, snapshots): (Vec<_>, Vec<_>) =
+        names.iter().filter(|name| name.contains('/')).partition(|name| name.starts_with("log/"));
+    assert!(!logs.is_empty() && !snapshots.is_empty(), "{names:?}");
+    let damages: [(&str, Vec<&String>); 4] = [
+        ("a snapshot without a log", logs.clone()),
+        ("an identity alone", logs.iter().chain(&snapshots).copied().collect()),
+        ("a log without its snapshot", snapshots.clone()),
+        ("no identity", names.iter().filter(|name| *name == "identity").collect()),
+    ];
+    for (damage, lost) in damages {
+        let damaged = disk.copy();
+        lost.iter().for_each(|name| damaged.lose(name));
+        let said = refusal(&damaged, &config, damage).await;
+        assert!(said.contains("new number"), "{damage}: {said}");
+    }
+    // An older one may still be there; it is of no use.
+    let name = snapshots.iter().rfind(|name| name.ends_with(".snapshot")).expect("there is one");
+    let content = disk.content(name).unwrap();
+    for (damage, bytes) in [
+        ("truncated", content[..content.len() - 20].to_vec()),
+        ("empty", Vec::new()),
+        ("flipped", content.iter().enumerate().map(|(at, byte)| byte ^ u8::from(at == 300)).collect()),
+    ] {
+        let damaged = disk.copy();
+        damaged.put(name, &bytes);
+        let said = refusal(&damaged, &config, damage).await;
+        assert!(said.contains(name.as_str()) && said.contains("new number"), "{damage}: {said}");
+    }
+    let replica = try_start(&disk, config).await.expect("nothing is wrong with the original");
+    replica.shutdown().await;
+}

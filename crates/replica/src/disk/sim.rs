@@ -149,6 +149,36 @@ impl SimDisk {
         content.durable[offset] ^= mask;
     }
 
+    /// A file vanishes, durably and without anybody asking for it.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn lose(&self, name: &str) {
+        let mut platter = self.0.lock();
+        platter.names.remove(name).expect("there is such a file");
+        platter.durable_names.remove(name);
+        platter.pending.retain(|renaming| renaming.names.iter().all(|(renamed, _)| renamed != name));
+    }
+
+    /// A file has this content instead of its own, durably: an older copy, or a part of it.
+    pub fn put(&self, name: &str, bytes: &[u8]) {
+        let mut platter = self.0.lock();
+        let file = platter.files.len();
+        platter.files.push(Content { now: bytes.into(), durable: bytes.into(), unsynced: BTreeSet::new() });
+        platter.pending.retain(|renaming| renaming.names.iter().all(|(renamed, _)| renamed != name));
+        platter.names.insert(name.into(), file);
+        platter.durable_names.insert(name.into(), file);
+    }
+
+    /// Another disk with the same files, as an operator copies a directory.
+    pub fn copy(&self) -> SimDisk {
+        let copy = SimDisk::new();
+        for name in self.names() {
+            copy.put(&name, &self.content(&name).expect("it was just listed"));
+        }
+        copy
+    }
+
     /// The bytes of a file as they are now.
     pub fn content(&self, name: &str) -> Option<Vec<u8>> {
         let platter = self.0.lock();

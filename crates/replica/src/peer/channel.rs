@@ -5,7 +5,8 @@
 //! trying again is the engine's business, not ours.
 
 use super::frame::{self, Frame, FrameReader};
-use super::handshake::{Hello, Purpose, Spoken};
+use super::handshake::{Hello, Loss, Purpose};
+use super::memory::Memory;
 use super::message::kind;
 use super::network::{Network, Stream};
 use crate::NodeId;
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 pub(crate) struct Target {
     pub network: Arc<dyn Network>,
     pub directory: Arc<DataDir>,
-    pub spoken: Arc<Spoken>,
+    pub memory: Memory,
     pub node: NodeId,
     pub address: String,
     /// The identity that the membership names; none if there is no membership to name one.
@@ -165,8 +166,11 @@ async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
         let stream = target.network.connect(&target.address).await?;
         let (reader, writer) = tokio::io::split(stream);
         let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
-        let mut hello = Hello::new(purpose, target.directory.identity(), target.node, target.spoken.own());
+        let ours = target.directory.identity();
+        let mut hello = Hello::new(purpose, ours, target.node, target.memory.spoken.own());
         hello.remembered = target.identity;
+        hello.log = Some(target.memory.log_end());
+        hello.acknowledged = target.memory.acknowledged(target.node);
         hello.send(&mut writer).await?;
         let answer = Hello::receive(&mut reader).await?;
         io::Result::Ok((reader, writer, answer))
@@ -174,10 +178,14 @@ async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
     let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
     let (mut reader, writer, answer) =
         tokio::time::timeout(target.patience, attempt).await.map_err(timed_out)??;
-    let objection = answer.objection(target.directory.identity(), target.spoken.own(), target.identity);
-    match answer.refusal.clone().or(objection) {
+    let objection =
+        answer.objection(target.directory.identity(), target.memory.spoken.own(), target.identity);
+    let loss = || match target.memory.loss(&answer, target.directory.identity())? {
+        Loss::Ours(why) | Loss::Theirs(why) => Some(why),
+    };
+    match answer.refusal.clone().or(objection).or_else(loss) {
         None => {
-            target.spoken.hear(&answer);
+            target.memory.spoken.hear(&answer);
             reader.trust();
             Ok((reader, writer))
         }

@@ -2,11 +2,14 @@
 //!
 //! Both sides say their node, the identity of their data directory and their cluster. A node that
 //! comes back under a number whose directory others remember differently has lost what it promised,
-//! so nobody listens to it, and it is told how to come back.
+//! so nobody listens to it, and it is told how to come back. The same goes for one whose log ends before what its leader saw
+//! it acknowledge (`acknowledged`).
 
+use super::acknowledged::{Acknowledged, LogEnd};
 use super::frame::{self, Frame, FrameReader};
 use crate::NodeId;
 use crate::data_dir::Identity;
+use crate::wal::LogId;
 use bytes::{Buf, BufMut, Bytes};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -95,11 +98,29 @@ pub(crate) struct Hello {
     pub refusal: Option<String>,
     /// What the speaker understands.
     pub versions: Versions,
+    /// How far the speaker's log reaches; none if it does not say, as older programs and refusals do not.
+    pub log: Option<LogEnd>,
+    /// What the speaker, as a leader, saw `to` acknowledge in its term.
+    pub acknowledged: Option<Acknowledged>,
 }
 
 impl Hello {
     pub fn new(purpose: Purpose, from: Identity, to: NodeId, versions: Versions) -> Self {
-        Self { purpose, from, to, remembered: None, refusal: None, versions }
+        Self { purpose, from, to, remembered: None, refusal: None, versions, log: None, acknowledged: None }
+    }
+
+    /// Why we do not talk to whoever said this, because one of us has lost what it had acknowledged to the other: our own
+    /// log ends at `log`, and we saw the other acknowledge `acknowledged`.
+    pub fn loss(&self, ours: Identity, log: LogEnd, acknowledged: Option<Acknowledged>) -> Option<Loss> {
+        // A stranger could say anything. Who knows our identity and our cluster's has both from the log.
+        let known = self.from.cluster.is_some() && self.from.cluster == ours.cluster;
+        let of_us = self.acknowledged.filter(|_| known && self.remembered == Some(ours.identity));
+        if let Some(seen) = of_us.filter(|seen| seen.is_lost_by(log)) {
+            return Some(Loss::Ours(lost(ours.node, seen, log)));
+        }
+        let theirs = self.log?;
+        let seen = acknowledged.filter(|seen| seen.is_lost_by(theirs))?;
+        Some(Loss::Theirs(lost(self.from.node, seen, theirs)))
     }
 
     /// Why we, who speak `versions`, do not talk to whoever said this, if we do not. `remembered` is the
@@ -142,7 +163,16 @@ impl Hello {
         }
         output.put_u64_le(self.to);
         output.put_u8(self.refusal.is_some().into());
-        output.extend_from_slice(self.refusal.as_deref().unwrap_or("").as_bytes());
+        match (&self.refusal, self.log) {
+            (Some(refusal), _) => output.extend_from_slice(refusal.as_bytes()),
+            // Older programs read nothing behind a flag that says that there is no refusal.
+            (None, Some(log)) => {
+                put_place(&mut output, log.term, log.last);
+                let seen = self.acknowledged;
+                put_place(&mut output, seen.map_or(0, |seen| seen.term), seen.map(|seen| seen.last));
+            }
+            (None, None) => {}
+        }
         output.into()
     }
 
@@ -168,16 +198,18 @@ impl Hello {
         let (cluster, remembered) = (option()?, option()?);
         let to = input.try_get_u64_le().ok()?;
         let refused = input.try_get_u8().ok()? != 0;
-        let text = String::from_utf8_lossy(&input).into_owned();
-        let from = Identity { node, identity, cluster };
-        Some(Self {
-            purpose,
-            from,
-            to,
-            remembered,
-            refusal: refused.then_some(text),
-            versions: Versions { oldest, newest },
-        })
+        let versions = Versions { oldest, newest };
+        let mut hello = Self::new(purpose, Identity { node, identity, cluster }, to, versions);
+        hello.remembered = remembered;
+        if refused {
+            hello.refusal = Some(String::from_utf8_lossy(&input).into_owned());
+        } else if !input.is_empty() {
+            let (term, last) = get_place(&mut input)?;
+            hello.log = Some(LogEnd { term, last });
+            let (term, last) = get_place(&mut input)?;
+            hello.acknowledged = last.map(|last| Acknowledged { term, last });
+        }
+        Some(hello)
     }
 
     /// Says this.
@@ -192,6 +224,41 @@ impl Hello {
         let hello = if frame.kind == HELLO { Self::decode(frame.body) } else { None };
         hello.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the other side is no peer of ours"))
     }
+}
+
+/// Who has lost what it had acknowledged, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Loss {
+    /// We have. A node that finds this of itself stops.
+    Ours(String),
+    /// The other side has.
+    Theirs(String),
+}
+
+/// `term u64 · some u8 · entry's term u64 · entry's index u64`.
+fn put_place(output: &mut Vec<u8>, term: u64, last: Option<LogId>) {
+    let LogId { term: entry_term, index } = last.unwrap_or(LogId { term: 0, index: 0 });
+    output.put_u64_le(term);
+    output.put_u8(last.is_some().into());
+    output.put_u64_le(entry_term);
+    output.put_u64_le(index);
+}
+
+fn get_place(input: &mut Bytes) -> Option<(u64, Option<LogId>)> {
+    let term = input.try_get_u64_le().ok()?;
+    let some = input.try_get_u8().ok()? != 0;
+    let last = LogId { term: input.try_get_u64_le().ok()?, index: input.try_get_u64_le().ok()? };
+    Some((term, some.then_some(last)))
+}
+
+fn lost(node: NodeId, seen: Acknowledged, log: LogEnd) -> String {
+    let end = log.last.map_or("holds nothing".into(), |last| format!("ends with entry {}", last.index));
+    format!(
+        "node {node} has lost what it had acknowledged: the leader of term {} has its word for entry {}, and its log {end} \
+         (term {}). Bring the lost data back if it still exists; or remove node {node} from the cluster and add it again \
+         with an empty data directory under a number that was never used",
+        seen.term, seen.last.index, log.term
+    )
 }
 
 /// What a node is told whose directory is not the one that its cluster remembers.
@@ -222,6 +289,57 @@ mod tests {
         for length in 0..bytes.len() - 2 {
             assert_eq!(Hello::decode(bytes.slice(..length)), None, "{length} bytes");
         }
+    }
+
+    #[test]
+    fn a_hello_says_how_far_a_log_reaches_and_an_older_one_does_not() {
+        let last = LogId { term: 2, index: 9 };
+        let versions = Versions::default();
+        let older = Hello::new(Purpose::Consensus, identity(3, 1 << 100, Some(9)), 4, versions);
+        assert_eq!(Hello::decode(older.encode()), Some(older.clone()));
+        for last in [None, Some(last)] {
+            let mut hello = Hello { log: Some(LogEnd { term: 7, last }), ..older.clone() };
+            hello.acknowledged = last.map(|last| Acknowledged { term: 7, last });
+            let bytes = hello.encode();
+            assert_eq!(Hello::decode(bytes.clone()), Some(hello));
+            let without = older.encode().len();
+            for length in without + 1..bytes.len() {
+                assert_eq!(Hello::decode(bytes.slice(..length)), None, "{length} bytes");
+            }
+            let as_older_programs_read_it = &bytes[..without];
+            assert_eq!(as_older_programs_read_it, &older.encode()[..]);
+        }
+    }
+
+    #[test]
+    fn either_side_notices_a_loss_and_a_stranger_is_not_believed() {
+        let (leader, follower) = (identity(1, 10, Some(7)), identity(2, 20, Some(7)));
+        let seen = Some(Acknowledged { term: 3, last: LogId { term: 3, index: 9 } });
+        let reaches = |index| LogEnd { term: 3, last: Some(LogId { term: 3, index }) };
+        let versions = Versions::default();
+        let mut from_leader = Hello::new(Purpose::Consensus, leader, 2, versions);
+        from_leader.remembered = Some(20);
+        from_leader.acknowledged = seen;
+        assert_eq!(from_leader.loss(follower, reaches(9), None), None);
+        let Some(Loss::Ours(said)) = from_leader.loss(follower, reaches(8), None) else {
+            panic!("unnoticed")
+        };
+        assert!(said.contains("node 2 has lost what it had acknowledged") && said.contains("never used"));
+        for from in [identity(1, 10, Some(8)), identity(1, 10, None)] {
+            assert_eq!(Hello { from, ..from_leader.clone() }.loss(follower, reaches(8), None), None);
+        }
+        let guessing = Hello { remembered: None, ..from_leader };
+        assert_eq!(guessing.loss(follower, reaches(8), None), None);
+
+        let mut from_follower = Hello::new(Purpose::Bulk, follower, 1, versions);
+        from_follower.log = Some(reaches(8));
+        let Some(Loss::Theirs(said)) = from_follower.loss(leader, reaches(12), seen) else {
+            panic!("unnoticed")
+        };
+        assert!(said.contains("node 2 has lost what it had acknowledged"), "{said}");
+        assert_eq!(from_follower.loss(leader, reaches(12), None), None, "nothing is known of it");
+        from_follower.log = None;
+        assert_eq!(from_follower.loss(leader, reaches(12), seen), None, "an older program does not say");
     }
 
     #[test]

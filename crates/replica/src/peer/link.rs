@@ -1,7 +1,8 @@
 //! The engine's network: calls to peers, over channels that all its clients share.
 
 use super::channel::{Channel, Target};
-use super::handshake::{Purpose, Spoken};
+use super::handshake::Purpose;
+use super::memory::Memory;
 use super::message::{self, kind};
 use super::network::Network;
 use super::ranks::{GATHERED, HELD_MAX, LATE_MAX, Ranks};
@@ -9,7 +10,7 @@ use crate::NodeId;
 use crate::alarm::Alarm;
 use crate::config::{Execution, Timing};
 use crate::data_dir::DataDir;
-use crate::engine::{Engine, Member, Types};
+use crate::engine::{Member, Types, from_log_id, from_vote};
 use crate::look_out::after_the_others;
 use crate::quiet::Quiet;
 use crate::snapshot::SnapshotFile;
@@ -18,11 +19,10 @@ use futures_util::future::{BoxFuture, Either, select};
 use futures_util::stream::{BoxStream, FuturesOrdered};
 use futures_util::{Stream, StreamExt};
 use openraft::StorageError;
-use openraft::alias::{LogIdOf, SnapshotOf, VoteOf, WatchReceiverOf};
+use openraft::alias::{LogIdOf, SnapshotOf, VoteOf};
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::entry::RaftEntry;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
-use openraft::metrics::RaftServerMetrics;
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
@@ -32,7 +32,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::io;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -50,17 +50,13 @@ pub(crate) struct Links(Arc<Shared>);
 struct Shared {
     network: Arc<dyn Network>,
     directory: Arc<DataDir>,
-    spoken: Arc<Spoken>,
+    memory: Memory,
     execution: Execution,
     patience: Duration,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
     quiet: Quiet,
     ranks: Mutex<Ranks>,
-    /// Who votes; known as soon as there is an engine.
-    members: OnceLock<Members>,
 }
-
-type Members = WatchReceiverOf<Types, RaftServerMetrics<Types>>;
 
 #[derive(Clone)]
 struct Peer {
@@ -73,7 +69,7 @@ impl Links {
     pub fn new(
         network: Arc<dyn Network>,
         directory: Arc<DataDir>,
-        spoken: Arc<Spoken>,
+        memory: Memory,
         timing: Timing,
         execution: Execution,
         quiet: Quiet,
@@ -81,25 +77,18 @@ impl Links {
         Self(Arc::new(Shared {
             network,
             directory,
-            spoken,
+            memory,
             execution,
             patience: timing.election_max,
             peers: Mutex::default(),
             quiet,
             ranks: Mutex::default(),
-            members: OnceLock::new(),
         }))
-    }
-
-    /// From now on it is known who votes.
-    pub fn follow(&self, engine: &Engine) {
-        // Only an engine that is started twice could have set it before.
-        let _ = self.0.members.set(engine.server_metrics());
     }
 
     /// How long an entry for a follower may wait, if it may.
     fn may_wait(&self, node: NodeId, now: Instant) -> Option<Duration> {
-        let members = self.0.members.get().filter(|_| self.0.quiet.one_at_a_time())?;
+        let members = self.0.memory.members().filter(|_| self.0.quiet.one_at_a_time())?;
         let (own, voters) = {
             let metrics = members.borrow_watched();
             let voters: Vec<NodeId> = metrics.membership_config.voter_ids().collect();
@@ -117,7 +106,7 @@ impl Links {
         let target = Target {
             network: self.0.network.clone(),
             directory: self.0.directory.clone(),
-            spoken: self.0.spoken.clone(),
+            memory: self.0.memory.clone(),
             node,
             address: member.address.clone(),
             identity: Some(member.identity),
@@ -208,6 +197,7 @@ impl Link {
         deadline: Duration,
     ) -> Result<SnapshotResponse<Types>, StreamingError<Types>> {
         let bulk = &self.peer.bulk;
+        let (term, last) = (from_vote(&vote).term, snapshot.meta.last.as_ref().map(from_log_id));
         let patience = self.links.0.patience.max(Duration::from_secs(2));
         let vote = message::encode_bare_vote(&vote);
         bulk.call(kind::SNAPSHOT_BEGIN, vote.clone(), patience).await.map_err(lost)?;
@@ -228,6 +218,9 @@ impl Link {
         }
         let answer = bulk.call(kind::SNAPSHOT_END, vote, deadline).await.map_err(lost)?;
         let vote = message::decode_bare_vote(answer).map_err(lost)?;
+        if let Some(last) = last.filter(|_| from_vote(&vote).term == term) {
+            self.links.0.memory.note(self.node, term, last);
+        }
         Ok(SnapshotResponse::new(vote))
     }
 }
@@ -268,6 +261,7 @@ impl RaftNetworkV2<Types> for Link {
             input: Some(input),
             answers: FuturesOrdered::new(),
             sent_at: VecDeque::new(),
+            term: 0,
             sent: None,
             held: None,
             alarm: Alarm::default(),
@@ -337,6 +331,8 @@ struct Flow<S> {
     answers: FuturesOrdered<BoxFuture<'static, io::Result<Bytes>>>,
     /// When they were sent.
     sent_at: VecDeque<Instant>,
+    /// Of the leader whose run this is.
+    term: u64,
     /// The last entry that was sent in this run.
     sent: Option<LogIdOf<Types>>,
     held: Option<Held>,
@@ -364,7 +360,9 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
                 biased;
                 Some(answer) = self.answers.next() => {
                     self.note_answer();
-                    return Some(answer.and_then(message::decode_appended).map_err(lost));
+                    let appended = answer.and_then(message::decode_appended);
+                    self.note_acknowledged(&appended);
+                    return Some(appended.map_err(lost));
                 }
                 request = input => request,
                 () = self.alarm.rings(until) => {
@@ -439,8 +437,16 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
         let now = Instant::now();
         self.rank(|ranks| ranks.sent(self.node, now));
         self.sent_at.push_back(now);
+        self.term = from_vote(&request.vote).term;
         let body = message::encode_append(request);
         self.answers.push_back(Box::pin(self.channel.call(self.kind, body, self.deadline)));
+    }
+
+    /// Remembers what the follower has acknowledged, before the engine counts on it.
+    fn note_acknowledged(&self, appended: &io::Result<StreamAppendResult<Types>>) {
+        if let Ok(Ok(Some(last))) = appended {
+            self.links.0.memory.note(self.node, self.term, from_log_id(last));
+        }
     }
 
     /// Takes note of how long the oldest append took.
@@ -525,12 +531,13 @@ fn unreadable(error: io::Error) -> StreamingError<Types> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::handshake::Versions;
+    use super::super::handshake::{Spoken, Versions};
     use super::super::network::NoNetwork;
     use super::*;
     use crate::config::Entropy;
     use crate::disk::SimDisk;
     use crate::engine::{to_entry, to_log_id, to_vote};
+    use crate::snapshot::SnapshotStore;
     use crate::wal::{EntryKind, LogEntry, LogId, Vote};
 
     fn id(index: u64) -> LogId {
@@ -595,9 +602,12 @@ mod tests {
         let (directory, _lock) =
             DataDir::open(Arc::new(SimDisk::new()), 1, &Entropy::from_source(|| 42)).unwrap();
         let spoken = Arc::new(Spoken::new(Versions::default()));
+        let log = Arc::new(Mutex::new(crate::wal::Log::new(0)));
+        let store = SnapshotStore::open(Arc::new(SimDisk::new())).unwrap();
+        let memory = Memory::new(spoken, log, store, tokio::sync::watch::channel(None).0);
         let (timing, quiet) = (Timing::default(), Quiet::default());
         let mut links =
-            Links::new(Arc::new(NoNetwork), Arc::new(directory), spoken, timing, Execution::Threads, quiet);
+            Links::new(Arc::new(NoNetwork), Arc::new(directory), memory, timing, Execution::Threads, quiet);
         let now = Instant::now();
         for node in [2, 3].repeat(8) {
             links.0.ranks.lock().sent(node, now);

@@ -4,6 +4,7 @@
 //! snapshots and forwarded requests, so that bulk never delays a heartbeat. Each begins with a
 //! handshake; every call has a deadline.
 
+mod acknowledged;
 mod channel;
 mod formation;
 mod frame;
@@ -11,6 +12,7 @@ mod frame;
 pub mod fuzzing;
 mod handshake;
 mod link;
+mod memory;
 mod message;
 mod network;
 mod pipeline;
@@ -25,6 +27,7 @@ pub(crate) use formation::{form, probe};
 pub(crate) use handshake::Spoken;
 pub use handshake::Versions;
 pub(crate) use link::Links;
+pub(crate) use memory::Memory;
 pub use network::{ForwardHandler, Listener, Network, NoNetwork, Stream};
 pub(crate) use reach::watch as watch_reach;
 pub(crate) use server::{Host, listen};

@@ -1,8 +1,9 @@
 //! The side that listens: who may speak, and what becomes of what they say.
 
 use super::frame::{self, Frame, FrameReader};
-use super::handshake::{Hello, Purpose, Spoken};
+use super::handshake::{Hello, Loss, Purpose};
 use super::link::Links;
+use super::memory::Memory;
 use super::message::{self, kind};
 use super::network::{ForwardHandler, Listener, Stream};
 use super::pipeline::Pipeline;
@@ -41,7 +42,7 @@ pub(crate) struct Host {
     pub engine: Engine,
     pub directory: Arc<DataDir>,
     pub links: Links,
-    pub spoken: Arc<Spoken>,
+    pub memory: Memory,
     pub removed: Removed,
     pub store: SnapshotStore,
     pub execution: Execution,
@@ -125,9 +126,9 @@ async fn serve(host: Arc<Host>, stream: Box<dyn Stream>, place: &Place) -> io::R
     let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
     let shake = async {
         let hello = Hello::receive(&mut reader).await?;
-        let answer = host.greet(&hello);
+        let (answer, welcome) = host.greet(&hello);
         answer.send(&mut writer).await?;
-        io::Result::Ok((hello, answer.refusal.is_none()))
+        io::Result::Ok((hello, welcome))
     };
     let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
     let (hello, welcome) = tokio::time::timeout(HANDSHAKE_MAX, shake).await.map_err(timed_out)??;
@@ -185,23 +186,37 @@ async fn write(
 }
 
 impl Host {
-    /// Our answer to a hello: who we are, whom we remember, and whether we object.
-    fn greet(&self, hello: &Hello) -> Hello {
+    /// Our answer to a hello: who we are, whom we remember, and whether we object; and whether we go on talking.
+    fn greet(&self, hello: &Hello) -> (Hello, bool) {
         let ours = self.directory.identity();
         let remembered = self.remembered(hello.from.node);
-        let mut answer = Hello::new(hello.purpose, ours, hello.from.node, self.spoken.own());
+        let mut answer = Hello::new(hello.purpose, ours, hello.from.node, self.memory.spoken.own());
         answer.remembered = remembered;
         let removed = remembered.is_none() && self.removed.contains(hello.from.node);
-        let objection = hello.objection(ours, self.spoken.own(), remembered);
+        let objection = hello.objection(ours, self.memory.spoken.own(), remembered);
         answer.refusal = objection.or_else(|| removed.then(|| was_removed(hello.from.node)));
+        answer.log = Some(self.memory.log_end());
+        answer.acknowledged = self.memory.acknowledged(hello.from.node);
+        if answer.refusal.is_none() {
+            match self.memory.loss(hello, ours) {
+                // It is told what it has acknowledged instead of a refusal: then it finds out by itself, and stops.
+                Some(Loss::Theirs(why)) => {
+                    tracing::debug!(from = hello.from.node, %why, "a peer was turned away");
+                    return (answer, false);
+                }
+                Some(Loss::Ours(why)) => answer.refusal = Some(why),
+                None => {}
+            }
+        }
         if answer.refusal.is_none() && hello.purpose != Purpose::Probe {
-            self.spoken.hear(hello);
+            self.memory.spoken.hear(hello);
         }
         if let Some(refusal) = &answer.refusal {
             // Whoever was turned away says so loudly, once; it will try again many times.
             tracing::debug!(from = hello.from.node, %refusal, "a peer was turned away");
         }
-        answer
+        let welcome = answer.refusal.is_none();
+        (answer, welcome)
     }
 
     /// The identity that the membership names for a node.

@@ -9,4 +9,4 @@ mod format;
 pub mod fuzzing;
 mod store;
 
-pub(crate) use store::{Meta, SnapshotFile, SnapshotStore};
+pub(crate) use store::{DIRECTORY, Meta, SnapshotFile, SnapshotStore};

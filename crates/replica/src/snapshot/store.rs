@@ -4,7 +4,7 @@ use super::format::{Reader, Writer};
 use crate::NodeId;
 use crate::disk::{Disk, DiskFile};
 use crate::engine::{Member, Types, decode_membership, encode_membership, from_log_id, to_log_id};
-use crate::error::StartError;
+use crate::error::{REJOIN, StartError};
 use crate::wal::LogId;
 use bytes::{Buf, BufMut, Bytes};
 use openraft::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Stands where the membership's version stands if a list of removed members comes first. A program that does not know
 /// it says that a newer one wrote this; a snapshot without such a list is as it always was.
 const REMOVED: u8 = 255;
-const DIRECTORY: &str = "snapshots";
+pub(crate) const DIRECTORY: &str = "snapshots";
 /// How much is copied at a time.
 const COPY_BYTES: usize = 256 << 10;
 
@@ -148,13 +148,19 @@ impl SnapshotStore {
         complete.sort();
         let current = match complete.pop() {
             Some(name) => {
-                let opened =
-                    disk.open(&name).and_then(|file| SnapshotFile::open(disk.clone(), name.clone(), file));
+                let opened = disk.open(&name).and_then(|file| {
+                    let snapshot = SnapshotFile::open(disk.clone(), name.clone(), file)?;
+                    if snapshot.meta.name() != name {
+                        let message = "it holds another snapshot than its name says";
+                        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+                    }
+                    // All of it, before anything relies on it.
+                    Reader::open(snapshot.file.clone())?.0.finish()?;
+                    Ok(snapshot)
+                });
                 Some(opened.map_err(|error| {
                     StartError::Data(format!(
-                        "{name} cannot be used: {error}. The log in front of it is gone, so this node cannot start from \
-                         it: restore it from a backup, or remove it from the cluster and add it again under a new number \
-                         with an empty data directory"
+                        "{name} cannot be used: {error}. The log that it stands for is gone. {REJOIN}"
                     ))
                 })?)
             }

@@ -4,6 +4,7 @@
 use super::frame::{self, Position};
 use super::record;
 use super::segment;
+use super::synced::{Synced, SyncedFile};
 use super::{DIRECTORY, recover};
 use crate::disk::{Disk, SimDisk};
 use bytes::{BufMut, Bytes};
@@ -18,6 +19,8 @@ pub fn content(bytes: &[u8]) {
     let length = segment::HEADER_BYTES + bytes.len() as u64;
     let segment = segment::prepare(&disk, SALT, SEGMENT, length).expect("a simulated disk has room");
     segment.file.write_at(bytes, segment::HEADER_BYTES).expect("a simulated disk has room");
+    SyncedFile::create(&disk, SALT, Synced { frames: 0, first: SEGMENT, last: SEGMENT })
+        .expect("a simulated disk has room");
     // Recovery may cut a torn tail; what it leaves must then be whole.
     if recover(&disk, SALT, 0).is_ok() {
         recover(&disk, SALT, 0).expect("what was recovered is sound");

@@ -4,7 +4,8 @@
 //! that one sync covers. The writer starts a frame only after the sync of the frame before it has
 //! returned, so **a valid frame proves that everything before it was synced**. That is how recovery
 //! (`recovery`) tells a torn tail, which nobody was ever told about and which is cut, from a damaged
-//! middle, which held acknowledged entries and is refused.
+//! middle, which held acknowledged entries and is refused. A small file (`synced`) says how far the log was synced, so that
+//! a tail, or a segment, that the disk has lost is not taken for a torn one.
 //!
 //! *Who writes.* [`Writer`] is a plain struct that takes a queue of jobs and turns it into frames;
 //! `driver` runs it on a thread of its own, or as a task in simulation. Votes, truncations and purges
@@ -26,13 +27,17 @@ mod pace;
 mod record;
 mod recovery;
 mod segment;
+mod synced;
 mod writer;
 
 pub(crate) use driver::Queue;
+#[cfg(test)]
+pub(crate) use log::Log;
 pub(crate) use log::SharedLog;
 pub(crate) use meter::Meter;
 pub(crate) use record::{EntryKind, LogEntry, LogId, Vote};
-pub(crate) use recovery::recover;
+pub(crate) use recovery::{has_segments, recover};
+pub(crate) use synced::NAME as SYNCED;
 pub(crate) use writer::{Done, Job, Writer};
 
 /// The directory of the segments, below the data directory.

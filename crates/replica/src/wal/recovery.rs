@@ -14,16 +14,18 @@
 //! synced once more before anybody hears of it.
 //!
 //! Frames are numbered without gaps, so a whole segment that vanished, or a synced tail that turned
-//! into zeros, is noticed too, as soon as anything was written behind it. What cannot be told from a
-//! torn tail is damage to the very last frame; the mark that a graceful shutdown leaves narrows that.
+//! into zeros, is noticed too, as soon as anything was written behind it. For what nothing was written behind there is
+//! the note of how far the log was synced (`synced`): a log that ends before it has lost what was acknowledged. After
+//! a loss of power that note is a lower bound, and damage to frames behind it cannot be told from a torn tail.
 
 use super::frame::{self, Position};
 use super::log::{Log, Place, SharedLog};
 use super::record::{self, LogId, Record};
 use super::segment::{self, Segment};
+use super::synced::{self, Known};
 use super::writer::{Held, State};
 use crate::disk::Disk;
-use crate::error::StartError;
+use crate::error::{REJOIN, StartError};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -46,32 +48,41 @@ pub(crate) struct Recovered {
     pub state: State,
 }
 
+/// Whether there is any segment.
+pub(crate) fn has_segments(disk: &dyn Disk) -> io::Result<bool> {
+    Ok(disk.list(super::DIRECTORY)?.iter().any(|name| segment::number(name).is_some()))
+}
+
 /// Reads the log of a data directory, cutting a torn tail.
 pub(crate) fn recover(disk: &dyn Disk, salt: u64, cache_bytes: usize) -> Result<Recovered, StartError> {
     let failed = |error| StartError::Io("cannot open the log".into(), error);
     disk.create_dir(super::DIRECTORY).map_err(failed)?;
     disk.sync_dir("").map_err(failed)?;
-    let mut numbers = Vec::new();
+    let known = synced::read(disk, salt).map_err(failed)?;
+    let (mut numbers, mut drafts) = (Vec::new(), Vec::new());
     for name in disk.list(super::DIRECTORY).map_err(failed)? {
         match segment::number(&name) {
             Some(number) => numbers.push(number),
-            // Never finished, so never used.
-            None if name.ends_with(".tmp") => {
-                disk.remove(&format!("{}/{name}", super::DIRECTORY)).map_err(failed)?;
-            }
+            None if name.ends_with(".tmp") => drafts.push(format!("{}/{name}", super::DIRECTORY)),
             None => {}
         }
     }
     numbers.sort_unstable();
-    if let Some(gap) = numbers.windows(2).find(|pair| pair[0] + 1 != pair[1]) {
-        return Err(damaged(format!("segment {} is missing", gap[0] + 1)));
+    if let Some(missing) = missing(&numbers, known) {
+        return Err(damaged(format!("segment {missing} is missing")));
     }
 
     let mut replay = Replay::new(cache_bytes);
     let mut end: Option<End> = None;
-    for number in numbers {
-        let (segment, content) = segment::load(disk, salt, number)?;
+    for number in &numbers {
+        let (segment, content) = segment::load(disk, salt, *number)?;
         replay.segment(segment, &content, salt, &mut end)?;
+    }
+    replay.check(known)?;
+    // Nothing on the disk was changed before here.
+    for draft in drafts {
+        // Never finished, so never used.
+        disk.remove(&draft).map_err(failed)?;
     }
     replay.confirm_last_frame().map_err(failed)?;
     let clean = match end {
@@ -88,7 +99,22 @@ pub(crate) fn recover(disk: &dyn Disk, salt: u64, cache_bytes: usize) -> Result<
         Some(End { held, offset, torn: false }) => (held, offset),
         None => (0, segment::HEADER_BYTES),
     };
-    replay.finish(salt, clean)
+    Ok(replay.finish(salt, clean))
+}
+
+/// The first segment that must be there and is not.
+fn missing(numbers: &[u64], known: Known) -> Option<u64> {
+    let needed = match known {
+        Known::AtLeast(synced) if synced.last > 0 => Some((synced.first, synced.last)),
+        _ => None,
+    };
+    let gap = numbers.windows(2).find(|pair| pair[0] + 1 != pair[1]).map(|pair| pair[0] + 1);
+    match (numbers, needed) {
+        ([], needed) => needed.map(|(first, _)| first),
+        ([found, ..], Some((first, _))) if *found > first => Some(first),
+        ([.., found], Some((_, last))) if *found < last => gap.or(Some(found + 1)),
+        _ => gap,
+    }
 }
 
 /// The end of the last segment that has frames, so far.
@@ -116,6 +142,28 @@ impl Replay {
             sequence: None,
             state: State::default(),
             last_frame: None,
+        }
+    }
+
+    /// Holds what was found against what is known to have been synced.
+    fn check(&self, known: Known) -> Result<(), StartError> {
+        let frames = self.sequence.unwrap_or(0);
+        match known {
+            Known::AtLeast(synced) if frames < synced.frames => {
+                let last = synced.frames - 1;
+                return Err(damaged(format!("it ends before frame {frames}, and frame {last} was synced")));
+            }
+            Known::AtLeast(_) => {}
+            Known::Damaged => return Err(damaged(format!("the file `{}` is damaged", synced::NAME))),
+            // Programs that made segments of version 1 made no such file.
+            Known::Nothing if self.segments.iter().any(|held| held.segment.version > 1) => {
+                return Err(damaged(format!("the file `{}` is missing", synced::NAME)));
+            }
+            Known::Nothing => {}
+        }
+        match self.log.first_missing() {
+            Some(index) => Err(damaged(format!("entry {index} is missing"))),
+            None => Ok(()),
         }
     }
 
@@ -240,10 +288,7 @@ impl Replay {
         Ok(())
     }
 
-    fn finish(mut self, salt: u64, (active, offset): (usize, u64)) -> Result<Recovered, StartError> {
-        if let Some(index) = self.log.first_missing() {
-            return Err(damaged(format!("entry {index} is missing")));
-        }
+    fn finish(mut self, salt: u64, (active, offset): (usize, u64)) -> Recovered {
         self.log.vote = self.state.vote;
         self.log.committed = self.known_committed();
         let mut segments = VecDeque::from(self.segments);
@@ -251,7 +296,7 @@ impl Replay {
         let ready = ready.into_iter().map(|held| held.segment).collect();
         let sequence = self.sequence.unwrap_or(0);
         let log = Arc::new(Mutex::new(self.log));
-        Ok(Recovered { log, salt, segments, ready, offset, sequence, state: self.state })
+        Recovered { log, salt, segments, ready, offset, sequence, state: self.state }
     }
 
     /// The committed entry, if the log reaches that far.
@@ -263,7 +308,7 @@ impl Replay {
 
 fn damaged(what: String) -> StartError {
     StartError::Data(format!(
-        "the log is damaged where it was durable: {what}. Nothing has been changed. Restore this node from a backup, or \
-         remove it from the cluster and add it again under a new number with an empty data directory"
+        "the log is damaged where it was durable: {what}. This node's disk has lost what was acknowledged. Nothing has \
+         been changed. {REJOIN}"
     ))
 }

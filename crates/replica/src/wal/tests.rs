@@ -63,7 +63,7 @@ fn a_damaged_middle_is_refused_wherever_the_damage_is() {
         if inside_a_frame {
             let message = refusal(&disk, options);
             assert!(message.contains("damaged"), "offset {offset}: {message}");
-            assert!(message.contains("Restore this node from a backup"), "it says what to do: {message}");
+            assert!(message.contains("under a new number"), "it says what to do: {message}");
         } else {
             Rig::open(&disk, options).expect("padding holds nothing");
         }
@@ -73,7 +73,12 @@ fn a_damaged_middle_is_refused_wherever_the_damage_is() {
 #[test]
 fn a_damaged_last_frame_is_cut_and_its_remains_are_gone() {
     let options = LogOptions { segment_bytes: 8192, ..small() };
-    let disk = written(8, options);
+    let disk = written(7, options);
+    let mut rig = Rig::open(&disk, options).unwrap();
+    disk.fail_syncs_after(Some(0));
+    rig.append(vec![entry(1, 7, &[7; 100])]);
+    disk.fail_syncs_after(None);
+    disk.restart();
     let name = segments(&disk)[0].clone();
     let last = *frames(&disk, &name).last().unwrap();
     disk.damage(&name, last + 40, 1);
@@ -107,10 +112,9 @@ fn a_lost_segment_is_noticed() {
     assert!(names.len() > 3, "{names:?}");
     disk.remove(&names[1]).unwrap();
     assert!(refusal(&disk, small()).contains("is missing"));
-    // The first one cannot be told from a purged one by its name: by its entries it can.
     let disk = written(100, small());
     disk.remove(&names[0]).unwrap();
-    assert!(refusal(&disk, small()).contains("entry 0 is missing"));
+    assert!(refusal(&disk, small()).contains("segment 1 is missing"));
 }
 
 #[test]
@@ -137,7 +141,7 @@ fn a_segment_of_another_directory_is_refused() {
 fn a_newer_format_is_refused_and_says_so() {
     let disk = written(3, small());
     let name = segments(&disk)[0].clone();
-    disk.damage(&name, 8, 3); // version 1 becomes 2
+    disk.damage(&name, 8, 1); // version 2 becomes 3
     assert!(refusal(&disk, small()).contains("start the newer program"));
 }
 
@@ -328,4 +332,111 @@ fn what_queued_up_shares_one_sync() {
     assert_eq!(disk.syncs() - before, 1);
     assert_eq!(rig.kept.load(Ordering::SeqCst), 500);
     assert_eq!(rig.meter.status().records, 500);
+}
+
+/// A log of several segments whose process was killed: what was written is still there, synced or not.
+fn killed(count: u64, options: LogOptions) -> SimDisk {
+    let disk = SimDisk::new();
+    let mut rig = Rig::open(&disk, options).unwrap();
+    for index in 0..count {
+        rig.append(vec![entry(1, index, &[index as u8; 100])]);
+    }
+    disk.restart();
+    disk
+}
+
+/// A refusal changes nothing, and says how the node comes back.
+fn refused_and_told(disk: &SimDisk, what: &str) {
+    let before: Vec<_> = disk.names().into_iter().map(|name| (disk.content(&name), name)).collect();
+    let message = refusal(disk, small());
+    assert!(message.contains(what), "{what}: {message}");
+    assert!(message.contains("under a new number with an empty data directory"), "{message}");
+    let after: Vec<_> = disk.names().into_iter().map(|name| (disk.content(&name), name)).collect();
+    assert!(before == after, "{what}: something was changed");
+}
+
+/// The last frame looked like a torn tail, which nobody had been told of: it was cut, and acknowledged entries with it.
+#[test]
+fn a_damaged_last_frame_that_was_synced_is_refused() {
+    for flip in [true, false] {
+        let disk = killed(10, small());
+        let name = segments(&disk)[0].clone();
+        let last = *frames(&disk, &name).last().unwrap();
+        if flip {
+            disk.damage(&name, last + 40, 1);
+        } else {
+            let mut content = disk.content(&name).unwrap();
+            content[last..].fill(0);
+            disk.put(&name, &content);
+        }
+        refused_and_told(&disk, "frame 9 was synced");
+    }
+}
+
+#[test]
+fn an_older_copy_of_a_segment_is_refused() {
+    let disk = SimDisk::new();
+    let mut rig = Rig::open(&disk, small()).unwrap();
+    for index in 0..5 {
+        rig.append(vec![entry(1, index, b"old")]);
+    }
+    let name = segments(&disk)[0].clone();
+    let older = disk.content(&name).unwrap();
+    rig.append(vec![entry(1, 5, b"new")]);
+    disk.restart();
+    disk.put(&name, &older);
+    refused_and_told(&disk, "frame 5 was synced");
+}
+
+#[test]
+fn missing_segments_at_either_end_are_refused_even_after_a_power_loss() {
+    for power in [false, true] {
+        for (seed, missing) in [(1, 1), (2, 2), (3, usize::MAX)] {
+            let disk = killed(100, small());
+            if power {
+                disk.crash(seed);
+            }
+            let names = segments(&disk);
+            // The last one may be prepared and unused; those before it are in use.
+            for name in names.iter().rev().take(missing.saturating_add(1)) {
+                disk.lose(name);
+            }
+            refused_and_told(&disk, "missing");
+        }
+    }
+}
+
+#[test]
+fn a_first_segment_without_successors_of_its_entries_is_missed() {
+    let disk = SimDisk::new();
+    let mut rig = Rig::open(&disk, small()).unwrap();
+    rig.append((0..10).map(|index| entry(1, index, b"acknowledged")).collect());
+    // Votes alone fill the rest, and the next segment: no entry in it tells of those before.
+    for term in 2..100 {
+        let done = rig.done();
+        rig.carry_out([Job::Vote(Vote { term, node: 1, committed: false }, done)]);
+    }
+    disk.restart();
+    assert!(segments(&disk).len() > 1);
+    disk.lose(&segments(&disk)[0]);
+    refused_and_told(&disk, "missing");
+}
+
+#[test]
+fn a_segment_shorter_than_it_was_made_is_refused() {
+    for power in [false, true] {
+        let disk = killed(100, small());
+        if power {
+            disk.crash(1);
+        }
+        for name in segments(&disk) {
+            let content = disk.content(&name).unwrap();
+            for length in [content.len() - 1, content.len() - 512, 600, 64, 3, 0] {
+                disk.put(&name, &content[..length]);
+                refused_and_told(&disk, &name);
+            }
+            disk.put(&name, &content);
+        }
+        assert_eq!(Rig::open(&disk, small()).unwrap().entries().len(), 100, "nothing else is wrong with it");
+    }
 }

@@ -13,6 +13,7 @@ use super::pace::Pace;
 use super::record::{self, LogEntry, LogId, Record, Vote};
 use super::recovery::Recovered;
 use super::segment::{self, Segment};
+use super::synced::{Synced, SyncedFile};
 use crate::config::{Execution, LogOptions, Stopwatch};
 use crate::disk::Disk;
 use std::collections::VecDeque;
@@ -80,6 +81,8 @@ pub(crate) struct Writer {
     offset: u64,
     /// The number of the next frame.
     sequence: u64,
+    /// Where that is noted before anything is acknowledged.
+    synced: SyncedFile,
     durable: State,
     // The frame under construction.
     frame: Vec<u8>,
@@ -102,6 +105,10 @@ impl Writer {
         recovered: Recovered,
     ) -> io::Result<Self> {
         let Recovered { log, salt, segments, ready, offset, sequence, state } = recovered;
+        let first = segments.front().map_or(1, |held| held.segment.number);
+        let last = segments.back().map_or(0, |held| held.segment.number);
+        // Before there is any segment that relies on it.
+        let synced = SyncedFile::create(&*disk, salt, Synced { frames: sequence, first, last })?;
         let files = Files::new(disk, salt, options.segment_bytes, ready, execution)?;
         let mut frame = Vec::new();
         frame::begin(&mut frame);
@@ -118,6 +125,7 @@ impl Writer {
             appender: None,
             offset,
             sequence,
+            synced,
             durable: state,
             frame,
             records: 0,
@@ -261,6 +269,8 @@ impl Writer {
             (done.0)(Ok(()));
         }
         if self.durable.purged != purged_before {
+            // A snapshot was finished.
+            self.synced.sync()?;
             self.remove_purged()?;
         }
         Ok(())
@@ -278,6 +288,7 @@ impl Writer {
         self.pace.synced(took);
         self.offset += frame.len() as u64;
         self.sequence += 1;
+        self.synced.note_frames(self.sequence)?;
         self.meter.frame(frame.len() as u64, records, took);
         Ok(())
     }
@@ -298,6 +309,9 @@ impl Writer {
             self.log.lock().opened(segment.number, segment.file.clone());
             self.segments.push_back(Held { segment, last_index: None });
         }
+        // From now on they must be there, whatever is written into them.
+        let number = |held: Option<&Held>| held.expect("one was just opened").segment.number;
+        self.synced.note_segments(number(self.segments.front()), number(self.segments.back()))?;
         self.appender = None;
         self.offset = segment::HEADER_BYTES;
         self.count_segments();
@@ -310,10 +324,19 @@ impl Writer {
     /// Removes segments from the front that hold nothing but purged entries.
     fn remove_purged(&mut self) -> io::Result<()> {
         let purged = self.durable.purged.map(|id| id.index);
+        let mut removed = Vec::new();
         while self.segments.len() > 1 && self.segments[0].last_index <= purged {
             let held = self.segments.pop_front().expect("there are two at least");
             self.log.lock().closed(held.segment.number);
-            self.files.remove(held.segment.number)?;
+            removed.push(held.segment.number);
+        }
+        if !removed.is_empty() {
+            // No longer needed, durably; only then may they go.
+            let (first, last) = (self.segments[0].segment.number, self.active().segment.number);
+            self.synced.note_segments(first, last)?;
+        }
+        for number in removed {
+            self.files.remove(number)?;
         }
         self.count_segments();
         Ok(())

@@ -1,0 +1,81 @@
+//! What this node knows of its own log and of the others' when a connection begins.
+
+use super::acknowledged::{Acknowledged, Acknowledgements, LogEnd};
+use super::handshake::{Hello, Loss, Spoken};
+use crate::NodeId;
+use crate::data_dir::Identity;
+use crate::engine::{Engine, Types, from_log_id};
+use crate::snapshot::SnapshotStore;
+use crate::wal::{LogId, SharedLog};
+use openraft::ServerState;
+use openraft::alias::WatchReceiverOf;
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::metrics::RaftServerMetrics;
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock};
+use tokio::sync::watch;
+
+/// The engine's word on who leads and who belongs.
+pub(super) type Members = WatchReceiverOf<Types, RaftServerMetrics<Types>>;
+
+/// See the module. Clones are the same.
+#[derive(Clone)]
+pub(crate) struct Memory {
+    /// Which protocols are spoken.
+    pub spoken: Arc<Spoken>,
+    log: SharedLog,
+    store: SnapshotStore,
+    seen: Arc<Mutex<Acknowledgements>>,
+    /// Known as soon as there is an engine.
+    members: Arc<OnceLock<Members>>,
+    failed: watch::Sender<Option<String>>,
+}
+
+impl Memory {
+    pub fn new(
+        spoken: Arc<Spoken>,
+        log: SharedLog,
+        store: SnapshotStore,
+        failed: watch::Sender<Option<String>>,
+    ) -> Self {
+        Self { spoken, log, store, seen: Arc::default(), members: Arc::default(), failed }
+    }
+
+    /// From now on it is known who votes and who leads.
+    pub fn follow(&self, engine: &Engine) {
+        // Only an engine that is started twice could have set it before.
+        let _ = self.members.set(engine.server_metrics());
+    }
+
+    pub(super) fn members(&self) -> Option<&Members> {
+        self.members.get()
+    }
+
+    /// How far this node's log reaches. A snapshot that was installed counts before the log is cut behind it.
+    pub fn log_end(&self) -> LogEnd {
+        let covered = self.store.current().and_then(|current| current.meta.last.as_ref().map(from_log_id));
+        let log = self.log.lock();
+        LogEnd { term: log.vote.map_or(0, |vote| vote.term), last: log.last().max(covered) }
+    }
+
+    /// A follower has acknowledged everything up to an entry to this node, the leader of `term`.
+    pub fn note(&self, node: NodeId, term: u64, last: LogId) {
+        self.seen.lock().note(node, term, last);
+    }
+
+    /// What a node has acknowledged to this one, if this one still leads in the same term.
+    pub fn acknowledged(&self, node: NodeId) -> Option<Acknowledged> {
+        let metrics = self.members.get()?.borrow_watched();
+        let leads = metrics.state == ServerState::Leader;
+        leads.then(|| self.seen.lock().of(node, metrics.vote.leader_id.term)).flatten()
+    }
+
+    /// Whether one of the two has lost what it had acknowledged to the other. If it is this node, it stops.
+    pub fn loss(&self, hello: &Hello, ours: Identity) -> Option<Loss> {
+        let loss = hello.loss(ours, self.log_end(), self.acknowledged(hello.from.node));
+        if let Some(Loss::Ours(why)) = &loss {
+            crate::replica::fail(&self.failed, why);
+        }
+        loss
+    }
+}
