@@ -6,6 +6,7 @@
 mod bench_peers;
 mod chaos;
 mod ci;
+mod damage;
 mod fix;
 mod fuzz;
 mod links;
@@ -40,6 +41,11 @@ const CHORES: &[Chore] = &[
         run: bench_peers::run,
     },
     Chore { name: "ci", help: "judge everything; --full runs the heavy variants of the tests", run: ci::run },
+    Chore {
+        name: "damage",
+        help: "damage the files of a stopped node and count what comes of it; --rounds N, --seed S",
+        run: damage::run,
+    },
     Chore {
         name: "fix",
         help: "write formatting, stories, golden files and public-API snapshots",

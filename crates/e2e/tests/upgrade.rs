@@ -15,6 +15,8 @@ use tenure_server::{Config, Server};
 
 /// The format version that this program writes. It is in every file's head; this one in `identity`.
 const VERSION: u32 = 1;
+/// The format version of the log's segments. Version 2 says how long a segment is; those of version 1 are read.
+const LOG_VERSION: u32 = 2;
 /// Outlives every test: cluster time stands still while nobody runs.
 const TTL_MS: u64 = 3_600_000;
 
@@ -167,8 +169,10 @@ fn data_of_a_newer_format_is_refused_with_words() {
     let _turn = alongside();
     let (known, newer) = (VERSION, VERSION + 1);
     let kept = fixtures().join(format!("format-{VERSION}"));
-    let words =
-        format!("format version {newer}, this program knows versions up to {known}: start the newer program");
+    let words = |newer: u32| {
+        let known = newer - 1;
+        format!("format version {newer}, this program knows versions up to {known}: start the newer program")
+    };
 
     let whole = Scratch::new("upgrade-newer");
     copy(&kept, whole.path());
@@ -177,10 +181,10 @@ fn data_of_a_newer_format_is_refused_with_words() {
     let raised = text.replace(&format!("tenure-data {known}"), &format!("tenure-data {newer}"));
     fs::write(&identity, raised).expect("a file can be written");
     let said = refused(whole.path());
-    assert!(said.contains("the data directory has") && said.contains(&words), "{said}");
+    assert!(said.contains("the data directory has") && said.contains(&words(newer)), "{said}");
 
     // A single file of it: the log, and the snapshot.
-    for folder in ["log", "snapshots"] {
+    for (folder, newer) in [("log", LOG_VERSION + 1), ("snapshots", newer)] {
         let part = Scratch::new("upgrade-newer-part");
         copy(&kept, part.path());
         for entry in fs::read_dir(part.path().join(folder)).expect("it has one").flatten() {
@@ -189,6 +193,6 @@ fn data_of_a_newer_format_is_refused_with_words() {
             fs::write(entry.path(), bytes).expect("a file can be written");
         }
         let said = refused(part.path());
-        assert!(said.contains(&words), "{folder}: {said}");
+        assert!(said.contains(&words(newer)), "{folder}: {said}");
     }
 }

@@ -1,0 +1,31 @@
+//! `cargo xtask damage`: damages the files of a stopped node, many times, and counts what came of it.
+
+use std::process::ExitCode;
+
+use crate::workspace::cargo;
+
+/// `cargo xtask damage [--rounds N] [--seed S]`.
+pub fn run(arguments: &[String]) -> ExitCode {
+    let (mut rounds, mut seed) = ("1000", "1");
+    let mut rest = arguments.iter();
+    while let Some(argument) = rest.next() {
+        match (argument.as_str(), rest.next()) {
+            ("--rounds", Some(value)) if value.parse::<usize>().is_ok() => rounds = value,
+            ("--seed", Some(value)) if value.parse::<u64>().is_ok() => seed = value,
+            _ => {
+                eprintln!("cargo xtask damage [--rounds N] [--seed S]");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    let mut test = cargo(&["test", "--quiet", "--package", "tenure-replica", "--test", "damage"]);
+    test.args(["a_damaged_node_is_refused_or_has_everything", "--", "--nocapture"]);
+    match test.env("TENURE_DAMAGE_ROUNDS", rounds).env("TENURE_DAMAGE_SEED", seed).status() {
+        Ok(status) if status.success() => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("cargo test: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
