@@ -35,6 +35,8 @@ pub struct Member {
     pub leaving: bool,
     /// It lost its disk, and with it all that it had promised.
     pub wiped: bool,
+    /// Its files were damaged: what it had applied before, and what was done to them. Until it is seen what comes of it.
+    pub damaged: Option<(Option<u64>, String)>,
     /// The last of its entries that a snapshot covers, as last seen.
     pub snapshot: Option<u64>,
     /// It lacks entries up to this one, and the leader has removed them from its log.
@@ -75,6 +77,7 @@ impl Member {
             power_goes: None,
             leaving: false,
             wiped: false,
+            damaged: None,
             snapshot: None,
             behind: None,
             config,

@@ -123,6 +123,10 @@ coverage! {
     removed: "voters removed",
     /// Voters whose disk was lost, removed and replaced.
     wiped: "voters wiped",
+    /// Nodes that were killed and whose files were damaged before they were started again.
+    damaged: "nodes damaged",
+    /// Of them, those that refused to start.
+    damage_refused: "of them refused",
     /// Processes whose clock ran within rho of all others.
     clocks_within: "clocks within rho",
     /// Clients whose clock ran beyond rho.

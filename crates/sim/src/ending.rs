@@ -61,9 +61,9 @@ impl Run {
         let mut judged = judge(&history);
         // It would count towards quorums with what it has forgotten. That seldom costs anything within one run, so it is not
         // left to what clients see.
-        judged.violations.extend(self.let_in.into_iter().map(|(node, at)| Violation {
+        judged.violations.extend(self.let_in.into_iter().map(|(node, (at, what))| Violation {
             rule: "acknowledged_is_kept",
-            what: format!("voter {node} had lost its disk and was let in again, seen at {} us", at * 1_000),
+            what: format!("voter {node} had lost {what} and was let in again, seen at {} us", at * 1_000),
         }));
         Outcome {
             seed,

@@ -9,6 +9,7 @@
 
 mod cluster;
 mod coverage;
+mod damage;
 mod dice;
 mod ending;
 mod faults;

@@ -92,6 +92,30 @@ impl Run {
         self.exchange(node, new, Order::RemoveFirst);
     }
 
+    /// A voter is killed and its files are damaged as `damage` says; with `power`, what was not synced may go first. It is started
+    /// again, and replaced whether it starts or not.
+    pub fn damage(
+        &mut self,
+        node: u64,
+        now: Tick,
+        power: Option<u64>,
+        damage: impl FnOnce(&SimDisk) -> String,
+    ) {
+        let Some(new) = self.newcomer(now) else { return };
+        let restart_at = now + self.dice.within(100, 1_000);
+        let member = self.members.get_mut(&node).expect("it is a member");
+        let applied = member.look(|node| node.status().replica.applied).flatten();
+        member.end(now, &self.net, power, Some(restart_at));
+        let what = damage(&member.disk);
+        self.record.note(
+            now * 1_000,
+            format_args!("fault: node {node} is killed and loses {what}, node {new} replaces it"),
+        );
+        self.record.count(|coverage| coverage.damaged += 1);
+        member.damaged = Some((applied, what));
+        self.exchange(node, new, Order::RemoveFirst);
+    }
+
     /// A voter in good health makes room for a new node: the new one is added, then the old one removed and stopped.
     pub fn retire(&mut self, node: u64, now: Tick) {
         let Some(new) = self.newcomer(now) else { return };

@@ -17,6 +17,7 @@ use tenure_replica::{Role as NodeRole, SnapshotOptions, seed_elections};
 
 use crate::cluster::{Member, client_address, peer_address};
 use crate::coverage::Coverage;
+use crate::damage::Damage;
 use crate::dice::Dice;
 use crate::faults::Nemesis;
 use crate::host::{Process, ProcessClock, Still, take_panics};
@@ -95,8 +96,9 @@ pub struct Run {
     pub revoked: Arc<AtomicBool>,
     /// What is said on one stream may be said again on another; so every write has a number.
     pub repeats: bool,
-    /// Nodes that had lost their disk and were given entries under their old number, and when that was first seen.
-    pub let_in: BTreeMap<u64, Tick>,
+    /// Nodes that had lost their disk, or a part of it, and took part under their old number all the same: when that was first
+    /// seen, and what they had lost.
+    pub let_in: BTreeMap<u64, (Tick, String)>,
     storage: Storage,
     calm: Arc<AtomicBool>,
     /// Clients that asked to stand still, and until when.
@@ -150,10 +152,12 @@ fn run_with(seed: u64, keep_lines: bool, packets: bool) -> Outcome {
     }
     let mut nemesis = Nemesis::new(run.dice.fork(), FORM);
     let faults_until = FORM + run.dice.within(6_000, 14_000);
+    let mut damage = Damage::new(seed, FORM, faults_until);
     let mut now = 0;
     while now < faults_until {
         if now >= FORM {
             nemesis.tick(now, &mut run);
+            damage.tick(now, &mut run);
         }
         run.step(now);
         now += STEP;
@@ -267,7 +271,19 @@ impl Run {
             }
             let Some(process) = &mut member.process else { continue };
             process.run(now, now + STEP);
+            // In the first step of its life nobody has told it anything yet.
+            if let Some(reaches) = member.look(|node| node.status().replica.last_log_index)
+                && let Some((applied, what)) = member.damaged.take()
+            {
+                self.record.note(now * 1_000, format_args!("node {} starts after {what}", member.node));
+                if reaches < applied {
+                    self.let_in.entry(member.node).or_insert((now, what));
+                }
+            }
             if let Some((why, wreck)) = member.ended(now, &self.net) {
+                if member.damaged.take().is_some() {
+                    self.record.count(|coverage| coverage.damage_refused += 1);
+                }
                 let node = Some(member.node);
                 self.record.note(now * 1_000, format_args!("node {} ended: {why}; {wreck:?}", member.node));
                 match wreck {
@@ -356,7 +372,7 @@ impl Run {
                     (machine.entries(), seen)
                 });
                 if member.wiped && entries > 0 {
-                    self.let_in.entry(member.node).or_insert(now);
+                    self.let_in.entry(member.node).or_insert((now, "its disk".into()));
                 }
                 let status = node.status();
                 let (role, term) = (status.replica.role, status.replica.term);
