@@ -222,7 +222,8 @@ impl Front {
         // Tests hand requests over without a connection.
         let mark = request.extensions().get::<Arc<Mark>>().cloned();
         let let_in = api.hosts.check(authority.as_deref(), request.headers());
-        let mut response = match let_in.and_then(|()| api.let_in(surface, call, &mut request, mark.as_ref())) {
+        let mut response = match let_in.and_then(|()| api.let_in(surface, call, &mut request, mark.as_ref()))
+        {
             Err(error) => refuse(surface, error),
             Ok(unread) => {
                 let mark = mark.clone();
