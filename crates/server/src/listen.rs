@@ -18,7 +18,7 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tenure_wire::{About, ApiError, json};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpListener;
@@ -307,7 +307,7 @@ async fn serve_connection(
     });
     // Hyper would write the date itself, and panics when the clock is set beyond the year 9999. The front writes it.
     if second {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let mut builder = http2::Builder::new(AtOnce);
         builder
             .timer(TokioTimer::new())
             .max_concurrent_streams(limits.streams_max)
@@ -334,6 +334,22 @@ async fn serve_connection(
             ended = serving.as_mut() => return Ok(ended?),
         }
         Ok(serving.await?)
+    }
+}
+
+/// Runs each request of an HTTP/2 connection as far as it comes, before the head of the next one is decoded; the rest
+/// in a task of its own. Otherwise a thousand heads are in memory before the first of them can be refused.
+#[derive(Clone, Copy)]
+struct AtOnce;
+
+impl<F: Future<Output = ()> + Send + 'static> hyper::rt::Executor<F> for AtOnce {
+    fn execute(&self, request: F) {
+        let mut request = Box::pin(request);
+        // Nobody is to be woken: what is not ready is polled again as soon as it is a task.
+        let mut context = Context::from_waker(std::task::Waker::noop());
+        if request.as_mut().poll(&mut context).is_pending() {
+            tokio::spawn(request);
+        }
     }
 }
 
