@@ -68,7 +68,6 @@ pub(crate) struct Keeper {
     pub key: u64,
     pub shared: Arc<Shared>,
     options: KeepOptions,
-    nonce: Nonce,
     /// The process that opened it: a fork of it holds nothing.
     process: u32,
     status: watch::Sender<SessionStatus>,
@@ -77,6 +76,8 @@ pub(crate) struct Keeper {
 
 struct Inside {
     mind: Holder,
+    /// What finds the session again when the answer to its open was lost.
+    nonce: Nonce,
     id: Option<SessionId>,
     next_number: u64,
     /// Numbers whose answers are still awaited.
@@ -115,6 +116,7 @@ impl Keeper {
         let mind = Holder::new(options.timing, options.mind);
         let inside = Inside {
             mind,
+            nonce,
             id: None,
             next_number: 1,
             awaited: BTreeSet::new(),
@@ -129,7 +131,7 @@ impl Keeper {
         };
         let status = watch::Sender::new(SessionStatus::Opening);
         let process = std::process::id();
-        Arc::new(Keeper { key, shared, options, nonce, process, status, inside: Mutex::new(inside) })
+        Arc::new(Keeper { key, shared, options, process, status, inside: Mutex::new(inside) })
     }
 
     pub fn status(&self) -> watch::Receiver<SessionStatus> {

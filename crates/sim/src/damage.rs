@@ -84,7 +84,7 @@ fn damage(kind: &str, disk: &SimDisk, dice: &mut Dice, older: &[(String, Vec<u8>
     let content = |name: &str| disk.content(name).expect("it was just listed");
     match kind {
         "a segment" => {
-            let name: &String = *dice.pick(&segments);
+            let name = *dice.pick(&segments);
             disk.lose(name);
         }
         "the end of a segment" => {

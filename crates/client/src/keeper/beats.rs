@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Command, Moment, RenewalAnswer, SessionId, Taken, Token};
-use tenure_wire::Effect;
+use tenure_core::{Command, Moment, Nonce, RenewalAnswer, SessionId, Taken, Token};
+use tenure_wire::{Code, Effect};
 
 use super::{Closing, Inside, Keeper, SessionStatus};
 use crate::error::{CallError, passes};
 use crate::retry::roll;
 use crate::store::{OpenSession, Opened, Route};
+use crate::transport::random_nonce;
 
 /// What the heart must do for a session now.
 pub(crate) struct Beat {
@@ -63,7 +64,7 @@ impl Keeper {
                     OpenSession {
                         holder: self.options.holder.clone(),
                         ttl: self.options.timing.ttl(),
-                        nonce: self.nonce,
+                        nonce: inside.nonce,
                         number,
                         with_process: self.options.with_process,
                     },
@@ -103,7 +104,12 @@ impl Keeper {
             }
             Err(error) => {
                 inside.mind.failed(number, now);
-                let final_no = matches!(&error, CallError::Refused(no) if !passes(no));
+                let used = matches!(&error, CallError::Refused(no) if no.code == Code::NonceUsed);
+                if used && inside.id.is_none() {
+                    // An open whose answer was lost made a session, and its TTL is over. Nothing was done under it.
+                    inside.nonce = Nonce::new(random_nonce());
+                }
+                let final_no = !used && matches!(&error, CallError::Refused(no) if !passes(no));
                 if inside.id.is_none() && final_no {
                     inside.mind.end_session(None, now);
                     self.status.send_replace(SessionStatus::Failed(error));
