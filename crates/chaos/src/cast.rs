@@ -36,6 +36,8 @@ pub enum Role {
     Run,
     /// Asks all the time and holds nothing.
     Prober,
+    /// A caller of the plain interfaces, without the library.
+    Plain,
 }
 
 /// A node of the cluster.
@@ -126,6 +128,7 @@ impl Cast {
         let agent = slots + 2;
         let mut roles = vec![(Role::Prober, slots + 1), (Role::Agent, agent), (Role::ThroughAgent, agent)];
         roles.extend([(Role::ThroughAgent, agent), (Role::Run, slots + 3)]);
+        roles.extend([(Role::Plain, slots + 1), (Role::Plain, slots + 3)]);
         roles.extend((0..cast.wanted.holders).map(|holder| (Role::Library, slots + 4 + holder)));
         cast.players = roles.into_iter().map(|(role, host)| (role, Player::idle(host))).collect();
         for player in 0..cast.players.len() {
@@ -203,6 +206,7 @@ impl Cast {
                 words(&[&[binary.as_str()][..], &run[..], &command[..]].concat())
             }
             Role::Prober => words(&[&this, "prober", &number, &endpoints]),
+            Role::Plain => words(&[&this, "plain", &number, &endpoints]),
         };
         if role == Role::Run {
             self.story.hear(life, &format!("begin {ACQUIRED} {} acquire {}", now(), RESOURCES[0]));

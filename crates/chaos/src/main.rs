@@ -10,6 +10,7 @@ mod holder;
 mod ledger;
 mod nemesis;
 mod picture;
+mod plain;
 mod player;
 mod report;
 mod story;
@@ -48,7 +49,7 @@ Breaks a real cluster and judges what its holders saw.
 
   --seconds S      how long (120)
   --nodes N        how many nodes (3)
-  --holders H      how many holders that link the library; beside them run two through a host agent, and `tenure run` (3)
+  --holders H      how many holders that link the library; beside them run two through a host agent, two plain callers, and `tenure run` (3)
   --seed K         decides which faults, whom they strike and how long they last (1)
   --report FOLDER  where report.md, timeline.svg, the history and the logs go (target/chaos)
   --check FILE     breaks nothing: judges the history that an earlier run has kept (history.txt beside its report)
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
         ["prober", process, endpoints] => {
             number(process).and_then(|process| holder::probe(process, &parse_endpoints(endpoints)?))
         }
+        ["plain", process, endpoints] => number(process).and_then(|process| plain::run(process, endpoints)),
         ["command", process, ledger, program] => {
             number(process).and_then(|process| worker::command(process, ledger, program))
         }

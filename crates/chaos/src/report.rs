@@ -116,7 +116,7 @@ pub fn markdown(ran: &Ran, history: &History, judged: &Judged, picture: &str) ->
         + ran.faults.iter().filter(|fault| fault.beside.is_some()).count() / 2;
     let _ = writeln!(
         text,
-        "{} nodes for {:.0} s (seed {}), {} faults in {strikes} strikes. {} holders link the library, two more do so through a host agent,\none is a command under `tenure run` with a descendant of its own. All write into PostgreSQL behind the shipped fence, and the\nlibrary's holders into guarded registers as well.\n",
+        "{} nodes for {:.0} s (seed {}), {} faults in {strikes} strikes. {} holders link the library, two more do so through a host agent,\ntwo call the plain interfaces and repeat at other nodes, one is a command under `tenure run` with a descendant of its own. All write into PostgreSQL behind the shipped fence, and the\nlibrary's holders into guarded registers as well.\n",
         ran.nodes,
         seconds(ran.until - ran.from),
         ran.seed,

@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader};
 use std::process::ChildStdout;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_checker::{Answer, Call, FenceStep, History, Operation, Outcome, PermitSpan, SessionSpan};
+use tenure_checker::{
+    Answer, Call, Failure, FenceStep, History, Operation, Outcome, PermitSpan, SessionSpan,
+};
 
 use crate::time::now;
 
@@ -150,6 +152,12 @@ impl Inside {
                 let (resource, token) = (words.next()?.into(), words.next()?.parse().ok()?);
                 let span = PermitSpan { process, resource, token, from, until, excused: false };
                 self.history.permits.push(span);
+            }
+            "takenback" => {
+                let at = number()?;
+                let (resource, token) = (words.next()?, words.next()?);
+                let why = format!("the acknowledged lease of {resource} under token {token} was taken back");
+                self.history.failures.push(Failure { node: None, at, why, excused: false });
             }
             "session" => {
                 let (from, until) = (number()?, number()?);
