@@ -115,7 +115,8 @@ pub struct ListenLimits {
     pub idle_max: Duration,
     /// How long an answer may find no room at all in the connection's buffers.
     pub write_stall_max: Duration,
-    /// Requests at once on one HTTP/2 connection.
+    /// Requests at once on one HTTP/2 connection. Each costs some four kilobytes even if it is refused at once, so
+    /// sixty connections with as many as they may have cost less than 64 MiB.
     pub streams_max: u32,
     /// Bytes of an answer that one HTTP/2 stream may hold back for its reader.
     pub stream_buffer_bytes: usize,
@@ -133,7 +134,7 @@ impl Default for ListenLimits {
             head_within: Duration::from_secs(10),
             idle_max: Duration::from_secs(60),
             write_stall_max: Duration::from_secs(30),
-            streams_max: 1_024,
+            streams_max: 256,
             stream_buffer_bytes: 64 << 10,
             // Asked after ten seconds and given up after ten more: a vanished client is noticed within twenty.
             ping_every: Duration::from_secs(10),
