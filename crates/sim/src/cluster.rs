@@ -60,6 +60,7 @@ impl Member {
             peers,
             listen: client_address(node),
             advertise: None,
+            connections_max: None,
             data_dir: "simulated".into(),
             limits: Limits::default(),
             office: OfficeLimits::default(),
