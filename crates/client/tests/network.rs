@@ -267,6 +267,8 @@ async fn an_ended_session_is_told_apart() {
     let end = ended.await.expect("in time");
     assert!(matches!(end, LeaseEnd::Lost { .. }), "it could have been acting: {end:?}");
     assert!(matches!(lease.permit(), Err(PermitError::Refused(_))));
+    // What is sent before the client knows of the end is in doubt; what is asked for afterwards is not sent at all.
+    tokio::time::timeout(SOON, session.ended()).await.expect("in time");
     let refused = session.acquire("s").await.expect_err("the session has ended");
     let AcquireError::Call(tenure_client::CallError::Refused(refused)) = &refused else {
         panic!("{refused:?}")
