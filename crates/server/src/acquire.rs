@@ -133,7 +133,6 @@ impl Node {
     /// waits, a session that it opened itself is kept alive: its caller has no way to.
     pub async fn acquire(&self, mut acquire: Acquire, poll: Option<Duration>) -> Result<Acquired, Failure> {
         let Plan { key, keeps_alive, undo } = Plan::of(&mut acquire, || self.draw_transmission());
-        let repeatable = undo.is_none();
         let waits = acquire.wait != Wait::No;
         let poll = async {
             match poll {
@@ -191,11 +190,12 @@ impl Node {
                     }
                     return Ok(Acquired::Over(answer, hang_up));
                 }
-                // A snapshot replaced the machine, and the end may have been in what it skipped: asking again tells.
-                None if repeatable => {}
+                // A snapshot replaced the machine, and the end may have been in what it skipped: sending the acquire
+                // again, under the same number, nonce or transmission id, tells. Its own undo takes over.
                 None => {
-                    let reason = "this node caught up by a snapshot while the acquire was queued".into();
-                    return Err(Failure::Unknown { reason });
+                    if let Some(hang_up) = &mut hang_up {
+                        hang_up.disarm();
+                    }
                 }
             }
         }
