@@ -68,7 +68,6 @@ impl Member {
             // Small, so that segments end and are removed all the time.
             log: LogOptions { segment_bytes: 32 << 10, frame_bytes_max: 8 << 10, cache_bytes: 16 << 10 },
             snapshot,
-            connections_max: None,
         };
         Member {
             node,
