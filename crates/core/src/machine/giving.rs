@@ -178,8 +178,8 @@ impl Machine {
             }
             machine.tokens_left(1)?;
             machine.end_lease(number, session, Ending::asked(EndReason::Transferred));
-            let grant =
-                machine.grant_waiter(waiter, slot).into_iter().next().expect("it waits for one resource");
+            let waited = machine.grant_waiter(waiter, slot);
+            let grant = machine.grant_of(number, to, waited);
             machine.end_if_implicit_and_idle(session, EndReason::Released);
             Ok(Done::Transferred(Box::new(grant)))
         })

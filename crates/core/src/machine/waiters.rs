@@ -193,8 +193,8 @@ impl Machine {
             })
     }
 
-    /// Grants a waiter everything that it waits for.
-    pub(super) fn grant_waiter(&mut self, number: WaiterNumber, slot: Option<Slot>) -> Vec<Grant> {
+    /// Grants a waiter everything that it waits for. Returns how long it has waited.
+    pub(super) fn grant_waiter(&mut self, number: WaiterNumber, slot: Option<Slot>) -> Duration {
         let waiter = self.take_from_line(number);
         // Undone only by the one transmission that made it: with several, another may have been answered with it.
         let transmission = match waiter.transmissions[..] {
@@ -222,10 +222,10 @@ impl Machine {
                 )
             })
             .collect();
-        let answer = Ok(Done::Granted { grants: grants.clone(), opened: None });
+        let answer = Ok(Done::Granted { grants, opened: None });
         self.remember_if_awaited(waiter.session, waiter.number, &answer);
         self.resolve(&waiter, answer);
-        grants
+        waited
     }
 
     /// The wait of an acquire is over: everyone who waits for it is answered this.
