@@ -166,8 +166,13 @@ fn a_node_that_wakes_up_takes_nothing_back() {
         let granted = cluster.node(second).http().post(path, &body).expect(200);
         cluster.node(first).resume();
         // What the node does about the dead connection, it does before it answers this.
+        let mut awake = cluster.node(first).http();
         for _ in 0..20 {
-            cluster.node(first).http().put("/v1/registers/audit/after", &json!({"value": "x"})).expect(200);
+            // A node that has just woken up may know no leader for a moment.
+            until("it serves again", Duration::from_secs(20), || {
+                let put = awake.call("PUT", "/v1/registers/audit/after", Some(&json!({"value": "x"})));
+                put.is_ok_and(|reply| reply.status == 200)
+            });
         }
         let lease = http.get("/v1/leases/audit/one").expect(200);
         assert_eq!((&lease["state"], &lease["token"]), (&json!("held"), &granted["token"]));
