@@ -43,7 +43,7 @@ const CHORES: &[Chore] = &[
     Chore { name: "ci", help: "judge everything; --full runs the heavy variants of the tests", run: ci::run },
     Chore {
         name: "damage",
-        help: "damage the files of a stopped node and count what comes of it; --rounds N, --seed S",
+        help: "damage the files of a stopped node and count what comes of it; --rounds N, --seed S, --serve",
         run: damage::run,
     },
     Chore {

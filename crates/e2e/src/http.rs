@@ -136,11 +136,17 @@ impl Http {
 
     /// Sends a call and hangs up without reading: the answer is lost, whether or not there was one.
     pub fn send_and_hang_up(&mut self, method: &str, path: &str, body: Option<&Value>) {
+        drop(self.send(method, path, body));
+    }
+
+    /// Sends a call on a connection of its own and reads no answer: gives the connection, which ends when dropped.
+    pub fn send(&self, method: &str, path: &str, body: Option<&Value>) -> TcpStream {
         let bytes = body.map(|body| body.to_string().into_bytes());
         let mut connection = self.connect().expect("the server accepts connections");
         connection
             .write_all(&request(self.address, method, path, bytes.as_deref()))
             .expect("a short request fits the buffers");
+        connection
     }
 
     /// Opens a stream of server-sent events.

@@ -122,6 +122,11 @@ impl Lan {
         self.fault(node, &format!("ip saddr {{ {} }} drop", others.join(", ")));
     }
 
+    /// From now on packets that match, such as `tcp dport 7500`, do not arrive at `node`, which sends as before.
+    pub fn drop_incoming(&self, node: usize, matching: &str) {
+        self.fault(node, &format!("{matching} drop"));
+    }
+
     /// From now on nothing goes either way between these and those.
     pub fn part(&self, these: &[usize], those: &[usize]) {
         these.iter().for_each(|node| self.deafen(*node, those));
@@ -140,7 +145,8 @@ impl Lan {
         succeed(self.tc(node).args(["replace", "dev", "eth0"]).args(bucket));
     }
 
-    /// Ends what [`deafen`](Self::deafen), [`part`](Self::part), [`lose`](Self::lose) and [`throttle`](Self::throttle) did to it.
+    /// Ends what [`deafen`](Self::deafen), [`drop_incoming`](Self::drop_incoming), [`part`](Self::part), [`lose`](Self::lose)
+    /// and [`throttle`](Self::throttle) did to it.
     pub fn mend(&self, node: usize) {
         self.nft(node, "add table ip fault\ndelete table ip fault");
         // Fails where nothing was throttled, which is what is wanted.

@@ -1,5 +1,6 @@
 //! One `tenure serve` process: started, asked, stopped, killed, started again on the same data.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
@@ -29,6 +30,8 @@ pub struct NodeOptions {
     pub environment: Vec<(String, String)>,
     /// The network namespace to run in, and where to listen there; otherwise a free port of this machine.
     pub placed: Option<(String, SocketAddr)>,
+    /// How many files it may have open, and cannot raise; otherwise as many as this process.
+    pub files_max: Option<u32>,
 }
 
 /// A node and its data. It is killed when dropped; its log is shown if the test failed.
@@ -71,15 +74,19 @@ impl Node {
         assert!(self.child.is_none(), "the node is running already");
         let log =
             File::options().create(true).append(true).open(self.log_path()).expect("a log can be written");
-        let mut command = match &self.options.placed {
-            None => Command::new(tenure_binary()),
-            Some((namespace, _)) => {
-                // It becomes the program that it is given, so signals reach the node itself.
-                let mut command = Command::new(find("ip").expect("a namespace was made with it"));
-                command.args(["netns", "exec", namespace]).arg(tenure_binary());
-                command
-            }
-        };
+        // Each of these becomes the program that it is given, so signals reach the node itself.
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some((namespace, _)) = &self.options.placed {
+            words.push(find("ip").expect("a namespace was made with it").into());
+            words.extend(["netns", "exec", namespace].map(OsString::from));
+        }
+        if let Some(files_max) = self.options.files_max {
+            let limited = ["sh", "-c", "ulimit -n \"$0\" && exec \"$@\"", &files_max.to_string()];
+            words.extend(limited.map(OsString::from));
+        }
+        words.push(tenure_binary().into());
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         command.arg("serve").arg("--listen").arg(self.address.to_string());
         command.arg("--data-dir").arg(self.data_path()).args(&self.options.arguments);
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
@@ -201,6 +208,20 @@ impl Node {
         let ticks: u64 =
             [11, 12].iter().map(|&index| fields[index].parse::<u64>().expect("a count of ticks")).sum();
         Duration::from_millis(ticks * 10)
+    }
+
+    /// How many files and sockets it has open.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("a running process has files").count()
+    }
+
+    /// One number of its metrics.
+    #[track_caller]
+    pub fn metric(&self, name: &str) -> f64 {
+        let page = self.http().call("GET", "/metrics", None).expect("the node answers");
+        let text = String::from_utf8_lossy(&page.body).into_owned();
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in\n{text}"))
     }
 
     /// Bytes of memory in use.

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure_e2e::{Cluster, Heart, Http, Node, alone, percentile, scale, until};
+use tenure_e2e::{Cluster, Heart, Http, Node, NodeOptions, alone, percentile, scale, until};
 
 /// Strangers that keep so many connections open at a node, and open another for each one that is closed.
 struct Crowd {
@@ -201,6 +201,55 @@ fn a_full_connection_table_stops_neither_expiry_nor_renewals() {
         let lease = http.get(&format!("/v1/leases/kept/{number}")).expect(200);
         assert_eq!((&lease["state"], &lease["generation"]), (&json!("held"), &json!(1)), "{lease}");
     }
+}
+
+/// A node whose descriptors were used up by connections exited when its log needed the next segment.
+#[test]
+fn a_full_connection_table_leaves_descriptors_for_the_log() {
+    const FILES_MAX: u32 = 256;
+    /// What is left of them for connections from this machine: 64 are for files.
+    const PLACES: usize = 192;
+    let _turn = alone();
+    let options = NodeOptions { files_max: Some(FILES_MAX), ..NodeOptions::default() };
+    let mut node = Node::start_with("descriptors", options);
+    let mut http = node.http();
+    http.post("/v1/leases/kept:acquire", &json!({"holder": "h", "ttl_ms": 3_600_000})).expect(200);
+    let crowd = Crowd::gather(node.address(), FILES_MAX as usize + 50, HTTP);
+    until("the table is full", Duration::from_secs(60), || node.open_files() >= PLACES);
+
+    let files = |node: &Node, part: &str| -> Vec<_> {
+        let listed = std::fs::read_dir(node.data_path().join(part)).into_iter().flatten().flatten();
+        listed.map(|entry| entry.file_name()).collect()
+    };
+    let (segments, started) = (files(&node, "log"), Instant::now());
+    // A segment has 8 MiB, and a snapshot is due after 64.
+    let value = "x".repeat(60_000);
+    let mut failed = 0;
+    for number in 0..1_300 {
+        let (path, body) = (format!("/v1/registers/bulk/{}", number % 50), json!({ "value": value }));
+        // A connection may make room for another; it is opened again then.
+        until("the node writes", Duration::from_secs(30), || {
+            assert!(node.is_alive(), "the node has ended");
+            let written = http.call("PUT", &path, Some(&body)).is_ok_and(|reply| reply.status == 200);
+            failed += u64::from(!written);
+            written
+        });
+    }
+    until("the log has another segment", Duration::from_secs(30), || {
+        files(&node, "log").iter().any(|file| !segments.contains(file))
+    });
+    until("there is a snapshot", Duration::from_secs(60), || !files(&node, "snapshots").is_empty());
+    let open = node.open_files();
+    let opened = crowd.disperse();
+    println!(
+        "{FILES_MAX} descriptors, {open} in use, {opened} connections of the crowd: written within {:?}, {failed} writes repeated",
+        started.elapsed()
+    );
+    assert!(node.is_alive(), "the node has ended");
+    until("the lease is there", Duration::from_secs(30), || {
+        let lease = node.http().call("GET", "/v1/leases/kept", None);
+        lease.is_ok_and(|lease| lease.json()["generation"] == 1 && lease.json()["state"] == "held")
+    });
 }
 
 /// Sixty HTTP/2 connections with a thousand requests each, whose heads are a few bytes on the wire and kilobytes in

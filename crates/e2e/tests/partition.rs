@@ -159,6 +159,34 @@ fn a_leader_without_peers_does_not_keep_commands() {
     assert!(released < service_within(), "the next one waited for {released:?}");
 }
 
+/// Its own connections work both ways, so its appends go out and are answered; but nothing arrives at its peer port, where
+/// followers bring what their clients ask. It must give way, or no client of a follower is served for as long as it lasts.
+#[test]
+fn a_leader_with_a_deaf_peer_port_gives_way() {
+    if Lan::missing("a_leader_with_a_deaf_peer_port_gives_way") {
+        return;
+    }
+    let _turn = alone();
+    let scene = Scene::start("deaf");
+    let (leader, follower) = (scene.leader, scene.follower());
+    let port = scene.cluster.peer_address(leader).port();
+    scene.cluster.lan().drop_incoming(leader, &format!("tcp dport {port}"));
+    let elsewhere = service(&mut scene.http(follower), "elsewhere");
+    let next = scene.cluster.leader_among(&scene.cluster.others(leader));
+    scene.cluster.lan().mend(leader);
+    let mended = service(&mut scene.http(leader), "mended");
+    scene.cluster.leader();
+    let many = scene.judge().len();
+    println!(
+        "leader {leader} with a deaf peer port: clients of a follower served by {next} after {elsewhere:?}, its own \
+         {mended:?} after mending; {many} grants kept"
+    );
+    // Some two seconds until it is sure, and the time of a handover.
+    let within = Duration::from_secs(2) + service_within();
+    assert!(elsewhere < within, "without service for {elsewhere:?}");
+    assert!(mended < service_within(), "not served for {mended:?} after mending");
+}
+
 /// Cut off from its clients, but not from its peers: it goes on leading, and the others serve through it.
 #[test]
 fn a_leader_without_clients_leads_on() {

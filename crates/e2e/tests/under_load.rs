@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure_e2e::{Cluster, Heart, Node, Workers, alone, assert_kept, run_tenure, scale, until, until_some};
+use tenure_e2e::{Cluster, Heart, Workers, alone, assert_kept, run_tenure, scale, until, until_some};
 
 const TTL: Duration = Duration::from_secs(6);
 const HOLDERS: usize = 6;
@@ -117,7 +117,7 @@ fn a_node_that_was_away_for_long_hashes_alike() {
     let leader = cluster.leader();
     let (away, other) = (cluster.others(leader)[0], cluster.others(leader)[1]);
     let mut http = cluster.node(leader).http();
-    let had = metric(cluster.node(away), "tenure_log_last_index");
+    let had = cluster.node(away).metric("tenure_log_last_index");
     cluster.node_mut(away).kill();
     // More than the log keeps: a snapshot is due after 64 MiB.
     let value = "x".repeat(60_000);
@@ -130,7 +130,7 @@ fn a_node_that_was_away_for_long_hashes_alike() {
     }
     for number in [leader, other] {
         until("what the node missed is cut from the log", Duration::from_secs(60), || {
-            metric(cluster.node(number), "tenure_log_purged_index") > had + 1.0
+            cluster.node(number).metric("tenure_log_purged_index") > had + 1.0
         });
     }
     cluster.node_mut(away).restart();
@@ -148,12 +148,4 @@ fn a_node_that_was_away_for_long_hashes_alike() {
         assert!(all.iter().all(|(_, hash)| *hash == all[0].1), "the states differ: {all:?}");
         Some(())
     });
-}
-
-/// One number of a node's metrics.
-fn metric(node: &Node, name: &str) -> f64 {
-    let page = node.http().call("GET", "/metrics", None).expect("the node answers");
-    let text = String::from_utf8_lossy(&page.body).into_owned();
-    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    value.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in\n{text}"))
 }

@@ -15,7 +15,7 @@ use tenure_server::{Config, Server};
 
 /// The format version that this program writes. It is in every file's head; this one in `identity`.
 const VERSION: u32 = 1;
-/// The format version of the log's segments. Version 2 says how long a segment is; those of version 1 are read.
+/// The format version of the log's segments.
 const LOG_VERSION: u32 = 2;
 /// Outlives every test: cluster time stands still while nobody runs.
 const TTL_MS: u64 = 3_600_000;

@@ -3,11 +3,13 @@
 //!
 //! Real processes (this very program, started again as a node), real files, SIGKILL. Each round: write with node 3 stopped;
 //! kill 1 and 2; damage a file of node 2; start only 2 and 3. `cargo xtask damage --rounds 1000` runs many rounds and counts
-//! them by kind; `--seed` repeats a run.
+//! them by kind; `--seed` repeats a run. With `--serve` it does the same with `tenure serve` (`e2e/tests/damage.rs`).
 
 mod common;
+mod damages;
 
 use common::{Ledger, entries, propose};
+use damages::{Dice, Killed, Outcome, damage_many, keep_a_copy};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -20,9 +22,6 @@ use tenure_replica::{Config, NodeId, RealDisk, Replica, TcpNetwork};
 
 /// Far more than anything here takes; a round that runs into it has failed.
 const LONG: Duration = Duration::from_secs(60);
-/// Rounds from one set of files: forming a cluster takes longer than a round.
-const ROUNDS_PER_CLUSTER: usize = 20;
-
 /// What this process is, if it is a node: its number, its directory, all peers, the size of its files.
 const NODE: &str = "TENURE_DAMAGE_NODE";
 const DIRECTORY: &str = "TENURE_DAMAGE_DIRECTORY";
@@ -30,24 +29,6 @@ const PEERS: &str = "TENURE_DAMAGE_PEERS";
 const SMALL: &str = "TENURE_DAMAGE_SMALL";
 /// Tells what a node says from what the test harness prints.
 const MARK: &str = "@@";
-
-/// Numbers drawn from a seed (SplitMix64).
-struct Dice(u64);
-
-impl Dice {
-    fn draw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.0;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    /// A number below `bound`, which must not be zero.
-    fn below(&mut self, bound: usize) -> usize {
-        (self.draw() % bound as u64) as usize
-    }
-}
 
 /// The node that this process is, if it is one. Not a test: what the others start.
 #[test]
@@ -200,8 +181,9 @@ struct Template {
     older: Vec<(PathBuf, Vec<u8>)>,
 }
 
-impl Template {
-    fn make(folder: PathBuf, dice: &mut Dice) -> Template {
+impl Killed for Template {
+    fn make(dice: &mut Dice) -> Template {
+        let folder = std::env::temp_dir().join(format!("tenure-damage-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         let ports: Vec<_> =
             (0..3).map(|_| std::net::TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
@@ -220,7 +202,7 @@ impl Template {
         nodes.remove(&3).unwrap().kill();
         for _ in 0..3 {
             template.write(&mut nodes, 5 + dice.below(60));
-            template.keep_a_copy();
+            keep_a_copy(&template.directory(2), &mut template.older);
         }
         template.write(&mut nodes, 1 + dice.below(30));
         for node in if dice.below(2) == 0 { [1, 2] } else { [2, 1] } {
@@ -233,6 +215,41 @@ impl Template {
         self.folder.join(format!("node-{node}"))
     }
 
+    fn older(&self) -> &[(PathBuf, Vec<u8>)] {
+        &self.older
+    }
+
+    fn judge(&mut self) -> Outcome {
+        let mut nodes = [self.start(2), self.start(3)];
+        let began = Instant::now();
+        loop {
+            for (at, process) in nodes.iter_mut().enumerate() {
+                process.order("read");
+                let Some(said) = process.next(Duration::from_secs(5)) else { continue };
+                if let Some(why) = said.strip_prefix("refused") {
+                    assert_eq!(at, 0, "node 3 is sound: {why}");
+                    return Outcome::Refused(why.to_owned());
+                }
+                if said == "gone" {
+                    return Outcome::Lost(format!("node {} ended without a word", at + 2));
+                }
+                let Some(found) = said.strip_prefix("entries") else { continue };
+                let found: BTreeSet<u64> = found.split_whitespace().map(|it| it.parse().unwrap()).collect();
+                let missing: Vec<_> = self.acknowledged.difference(&found).collect();
+                return match missing.is_empty() {
+                    true => Outcome::AllPresent,
+                    false => Outcome::Lost(format!("{} of {}", missing.len(), self.acknowledged.len())),
+                };
+            }
+            if began.elapsed() > LONG {
+                return Outcome::Lost("nothing is served, and nobody says why".into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Template {
     fn start(&self, node: NodeId) -> Process {
         Process::start(node, &self.directory(node), &self.peers, self.small)
     }
@@ -265,199 +282,15 @@ impl Template {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
-
-    fn keep_a_copy(&mut self) {
-        for file in files(&self.directory(2)) {
-            // A segment or a snapshot may be removed while we look.
-            if let Ok(content) = fs::read(&file) {
-                self.older.push((file, content));
-            }
-        }
-    }
 }
 
-/// The files that may be damaged: log, snapshots, and the note of how far the log was synced.
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = vec![directory.join("synced")];
-    for part in ["log", "snapshots"] {
-        let listed = fs::read_dir(directory.join(part)).into_iter().flatten().flatten();
-        found.extend(listed.map(|entry| entry.path()));
-    }
-    found.retain(|file| file.is_file() && file.extension().is_none_or(|extension| extension != "tmp"));
-    found.sort();
-    found
-}
-
-const KINDS: [&str; 8] = [
-    "delete",
-    "truncate",
-    "zero",
-    "flip",
-    "older copy",
-    "empty log directory",
-    "last segments deleted",
-    "snapshot without log",
-];
-
-/// Damages a directory; what was done to what. Nothing, if there is nothing of the kind to damage.
-fn damage(kind: &str, directory: &Path, template: &Template, dice: &mut Dice) -> Option<String> {
-    let all = files(directory);
-    let logs: Vec<_> = all.iter().filter(|file| file.extension().is_some_and(|it| it == "wal")).collect();
-    let has_snapshot = all.iter().any(|file| file.extension().is_some_and(|it| it == "snapshot"));
-    let file = all[dice.below(all.len())].clone();
-    let mut content = fs::read(&file).expect("a file can be read");
-    let told = |what: String| Some(format!("{}: {what}", file.strip_prefix(directory).unwrap().display()));
-    match kind {
-        "delete" => {
-            fs::remove_file(&file).unwrap();
-            told("deleted".into())
-        }
-        "truncate" => {
-            let length = dice.below(content.len());
-            content.truncate(length);
-            fs::write(&file, content).unwrap();
-            told(format!("cut to {length} bytes"))
-        }
-        "zero" => {
-            // Where something stands, or all of it: most of a segment is zeros anyway.
-            let used = content.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
-            let from = if dice.below(4) == 0 { 0 } else { dice.below(used) };
-            let until = if dice.below(2) == 0 { content.len() } else { from + 1 + dice.below(used - from) };
-            content[from..until].fill(0);
-            fs::write(&file, content).unwrap();
-            told(format!("zeros from {from} to {until}"))
-        }
-        "flip" => {
-            let used = content.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
-            let (at, bit) = (dice.below(used), dice.below(8));
-            content[at] ^= 1 << bit;
-            fs::write(&file, content).unwrap();
-            told(format!("bit {bit} of byte {at} flipped"))
-        }
-        "older copy" => {
-            let name = |path: &Path| path.file_name().map(|name| name.to_owned());
-            let copies: Vec<_> =
-                template.older.iter().filter(|(path, _)| name(path) == name(&file)).collect();
-            let (_, older) = copies.get(dice.below(copies.len().max(1)))?;
-            fs::write(&file, older).unwrap();
-            told("an older copy".into())
-        }
-        "empty log directory" => {
-            logs.iter().for_each(|file| fs::remove_file(file).unwrap());
-            Some("no segment is left".into())
-        }
-        "last segments deleted" => {
-            // The very last one may be prepared and unused.
-            let count = 2 + dice.below(logs.len().max(2) - 1);
-            logs.iter().rev().take(count).for_each(|file| fs::remove_file(file).unwrap());
-            Some(format!("the last {count} segments are gone"))
-        }
-        "snapshot without log" if has_snapshot => {
-            logs.iter().for_each(|file| fs::remove_file(file).unwrap());
-            let _ = fs::remove_file(directory.join("synced"));
-            Some("no segment is left, and no note of what was synced".into())
-        }
-        _ => None,
-    }
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Outcome {
-    Refused(String),
-    AllPresent,
-    Lost(String),
-}
-
-/// Starts nodes 2 and 3 alone; what becomes of what was acknowledged.
-fn judge(template: &Template) -> Outcome {
-    let mut nodes = [template.start(2), template.start(3)];
-    let began = Instant::now();
-    loop {
-        for (at, process) in nodes.iter_mut().enumerate() {
-            process.order("read");
-            let Some(said) = process.next(Duration::from_secs(5)) else { continue };
-            if let Some(why) = said.strip_prefix("refused") {
-                assert_eq!(at, 0, "node 3 is sound: {why}");
-                return Outcome::Refused(why.to_owned());
-            }
-            if said == "gone" {
-                return Outcome::Lost(format!("node {} ended without a word", at + 2));
-            }
-            let Some(found) = said.strip_prefix("entries") else { continue };
-            let found: BTreeSet<u64> = found.split_whitespace().map(|it| it.parse().unwrap()).collect();
-            let missing: Vec<_> = template.acknowledged.difference(&found).collect();
-            return match missing.is_empty() {
-                true => Outcome::AllPresent,
-                false => Outcome::Lost(format!("{} of {}", missing.len(), template.acknowledged.len())),
-            };
-        }
-        if began.elapsed() > LONG {
-            return Outcome::Lost("nothing is served, and nobody says why".into());
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap().flatten() {
-        let (path, to) = (entry.path(), to.join(entry.file_name()));
-        match path.is_dir() {
-            true => copy(&path, &to),
-            false => assert!(fs::copy(&path, &to).is_ok(), "{} cannot be copied", path.display()),
-        }
+impl Drop for Template {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
 #[test]
 fn a_damaged_node_is_refused_or_has_everything() {
-    let setting =
-        |name: &str, usual: u64| std::env::var(name).map_or(usual, |value| value.parse().expect("a number"));
-    let (rounds, seed) = (setting("TENURE_DAMAGE_ROUNDS", 16) as usize, setting("TENURE_DAMAGE_SEED", 1));
-    println!("{rounds} rounds, seed {seed}");
-    let mut dice = Dice(seed);
-    let scratch = std::env::temp_dir().join(format!("tenure-damage-{}", std::process::id()));
-    let mut counts: BTreeMap<&str, [usize; 3]> = BTreeMap::new();
-    let mut lost = Vec::new();
-    let (mut done, mut clusters) = (0, 0);
-    while done < rounds {
-        let mut template = Template::make(scratch.join("template"), &mut dice);
-        clusters += 1;
-        let kept = template.folder.clone();
-        template.folder = scratch.join("round");
-        for _ in 0..ROUNDS_PER_CLUSTER.min(rounds - done) {
-            let _ = fs::remove_dir_all(&template.folder);
-            for node in [2, 3] {
-                copy(&kept.join(format!("node-{node}")), &template.directory(node));
-            }
-            let damaged = template.directory(2);
-            // The five of the measure most often.
-            let (kind, what) = loop {
-                let kind = KINDS[if dice.below(4) > 0 { dice.below(5) } else { dice.below(KINDS.len()) }];
-                if let Some(what) = damage(kind, &damaged, &template, &mut dice) {
-                    break (kind, what);
-                }
-            };
-            let count = counts.entry(kind).or_default();
-            match judge(&template) {
-                Outcome::Refused(_) => count[0] += 1,
-                Outcome::AllPresent => count[1] += 1,
-                Outcome::Lost(how) => {
-                    count[2] += 1;
-                    println!("round {done}, cluster {clusters}: {what}: {how}");
-                    lost.push(what);
-                }
-            }
-            done += 1;
-        }
-    }
-    println!("{:<24} {:>8} {:>12} {:>6}", "damage", "refused", "all present", "lost");
-    for (kind, [refused, present, lost]) in &counts {
-        println!("{kind:<24} {refused:>8} {present:>12} {lost:>6}");
-    }
-    let sum = |at: usize| counts.values().map(|count| count[at]).sum::<usize>();
-    println!("{:<24} {:>8} {:>12} {:>6}", "all", sum(0), sum(1), sum(2));
-    let _ = fs::remove_dir_all(&scratch);
-    assert!(lost.is_empty(), "seed {seed}: acknowledged entries were lost by {lost:#?}");
-    assert!(sum(0) > rounds / 3, "damages that hurt nobody prove nothing");
+    damage_many::<Template>(16);
 }

@@ -5,7 +5,7 @@ use crate::NodeId;
 use crate::disk::{Disk, DiskFile};
 use crate::engine::{Member, Types, decode_membership, encode_membership, from_log_id, to_log_id};
 use crate::error::{REJOIN, StartError};
-use crate::wal::LogId;
+use crate::wal::{self, LogId};
 use bytes::{Buf, BufMut, Bytes};
 use openraft::alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
@@ -272,6 +272,7 @@ impl SnapshotStore {
         }
         disk.rename(&snapshot.name, &name)?;
         disk.sync_dir(DIRECTORY)?;
+        wal::sync_note(&**disk)?;
         *current = Some(SnapshotFile { name, ..snapshot.clone() });
         if let Some(older) = older {
             disk.remove(&older)?;

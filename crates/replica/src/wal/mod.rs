@@ -37,7 +37,7 @@ pub(crate) use log::SharedLog;
 pub(crate) use meter::Meter;
 pub(crate) use record::{EntryKind, LogEntry, LogId, Vote};
 pub(crate) use recovery::{has_segments, recover};
-pub(crate) use synced::NAME as SYNCED;
+pub(crate) use synced::{NAME as SYNCED, sync as sync_note};
 pub(crate) use writer::{Done, Job, Writer};
 
 /// The directory of the segments, below the data directory.

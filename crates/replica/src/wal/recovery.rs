@@ -155,8 +155,8 @@ impl Replay {
             }
             Known::AtLeast(_) => {}
             Known::Damaged => return Err(damaged(format!("the file `{}` is damaged", synced::NAME))),
-            // Programs that made segments of version 1 made no such file.
-            Known::Nothing if self.segments.iter().any(|held| held.segment.version > 1) => {
+            // It is made before the first segment.
+            Known::Nothing if !self.segments.is_empty() => {
                 return Err(damaged(format!("the file `{}` is missing", synced::NAME)));
             }
             Known::Nothing => {}

@@ -14,8 +14,7 @@ use std::sync::Arc;
 /// Bytes in front of the first frame.
 pub(crate) const HEADER_BYTES: u64 = 64;
 const MAGIC: &[u8; 8] = b"TENURLOG";
-/// Raised when older programs could no longer read what newer ones write. Since version 2 the header says how long the
-/// segment is, and there is a note of how far it was synced.
+/// Raised when older programs could no longer read what newer ones write. Nothing was released with version 1.
 const VERSION: u32 = 2;
 /// Zeros are written in pieces of this size.
 const FILL_BYTES: usize = 256 << 10;
@@ -26,8 +25,6 @@ pub(crate) struct Segment {
     pub number: u64,
     pub bytes: u64,
     pub file: Arc<dyn DiskFile>,
-    /// The format that it was made in.
-    pub version: u32,
 }
 
 /// Its name below the data directory.
@@ -56,23 +53,21 @@ pub(crate) fn prepare(disk: &dyn Disk, salt: u64, number: u64, bytes: u64) -> io
         file.write_at(&zeros[..piece as usize], offset)?;
         offset += piece;
     }
-    file.write_at(&header(VERSION, salt, number, bytes), 0)?;
+    file.write_at(&header(salt, number, bytes), 0)?;
     file.sync_data()?;
     disk.rename(&draft, &name(number))?;
     disk.sync_dir(DIRECTORY)?;
-    Ok(Segment { number, bytes, file, version: VERSION })
+    Ok(Segment { number, bytes, file })
 }
 
-/// The header of a segment of `bytes` bytes. Those of version 1 do not say how many.
-fn header(version: u32, salt: u64, number: u64, bytes: u64) -> [u8; HEADER_BYTES as usize] {
+/// The header of a segment of `bytes` bytes.
+fn header(salt: u64, number: u64, bytes: u64) -> [u8; HEADER_BYTES as usize] {
     let mut header = [0; HEADER_BYTES as usize];
     header[0..8].copy_from_slice(MAGIC);
-    header[8..12].copy_from_slice(&version.to_le_bytes());
+    header[8..12].copy_from_slice(&VERSION.to_le_bytes());
     header[16..24].copy_from_slice(&number.to_le_bytes());
     header[24..32].copy_from_slice(&salt.to_le_bytes());
-    if version > 1 {
-        header[32..40].copy_from_slice(&bytes.to_le_bytes());
-    }
+    header[32..40].copy_from_slice(&bytes.to_le_bytes());
     let checksum = crc32c::crc32c(&header[..60]);
     header[60..64].copy_from_slice(&checksum.to_le_bytes());
     header
@@ -100,20 +95,19 @@ pub(crate) fn load(disk: &dyn Disk, salt: u64, number: u64) -> Result<(Segment, 
     if version > VERSION {
         return Err(StartError::Data(format!(
             "{name} has format version {version}, this program knows versions up to {VERSION}: start the newer \
-             program that wrote it"
+             program that wrote it. If there was none, the file is damaged. {REJOIN}"
         )));
     }
     let bytes = u64::from_le_bytes(content[32..40].try_into().expect("eight bytes"));
-    if content[..HEADER_BYTES as usize] != header(version, salt, number, bytes) {
+    if content[..HEADER_BYTES as usize] != header(salt, number, bytes) {
         return damaged("its header is damaged, or it belongs to another data directory");
     }
     // A write never changes the length.
-    if version > 1 && content.len() as u64 != bytes {
+    if content.len() as u64 != bytes {
         let what = format!("it has {} bytes, and was made with {bytes}", content.len());
         return damaged(&what);
     }
-    let segment = Segment { number, bytes: content.len() as u64, file, version };
-    Ok((segment, Bytes::from(content)))
+    Ok((Segment { number, bytes, file }, Bytes::from(content)))
 }
 
 /// Overwrites everything from `offset` on with zeros, durably.

@@ -4,7 +4,7 @@
 //! sync, and before it acknowledges, how many frames there are and in which segments. Frame numbers only rise, whatever
 //! the engine truncates or purges. A note is one small write into the page cache: it survives the end of the process, not
 //! a loss of power. After that the file is a lower bound, as of the last time that it was synced itself: whenever a
-//! segment is begun, and when the log is cut behind a finished snapshot.
+//! segment is finished and the next one begun, whenever segments are removed, and whenever a snapshot is finished.
 //!
 //! Two slots in different sectors are written in turn: a torn write leaves the other one.
 
@@ -59,6 +59,16 @@ pub(crate) fn read(disk: &dyn Disk, salt: u64) -> io::Result<Known> {
     Ok(newest.map_or(Known::Damaged, Known::AtLeast))
 }
 
+/// Makes all notes durable: a snapshot is finished. Not through the writer, which may be busy for as long as a sync takes.
+pub(crate) fn sync(disk: &dyn Disk) -> io::Result<()> {
+    match disk.open(NAME) {
+        Ok(file) => file.sync_data(),
+        // A log that does not exist yet has nothing to note.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
 /// The file, open for notes.
 pub(crate) struct SyncedFile {
     file: Arc<dyn DiskFile>,
@@ -97,11 +107,6 @@ impl SyncedFile {
     pub fn note_segments(&mut self, first: u64, last: u64) -> io::Result<()> {
         self.now = Synced { first, last, ..self.now };
         self.write()?;
-        self.file.sync_data()
-    }
-
-    /// Makes all notes durable.
-    pub fn sync(&self) -> io::Result<()> {
         self.file.sync_data()
     }
 

@@ -1,5 +1,6 @@
 //! What the log promises, one fear at a time. The model test covers their combinations.
 
+use super::SYNCED;
 use super::frame;
 use super::record::{LogId, Vote};
 use super::rig::{Rig, entry, segments};
@@ -7,8 +8,11 @@ use super::segment;
 use super::writer::Job;
 use crate::config::LogOptions;
 use crate::disk::{Disk, Draws, SimDisk};
+use crate::engine::to_log_id;
 use crate::error::StartError;
-use std::collections::BTreeMap;
+use crate::snapshot::{Meta, SnapshotStore};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 fn small() -> LogOptions {
@@ -67,6 +71,20 @@ fn a_damaged_middle_is_refused_wherever_the_damage_is() {
             assert!(message.contains("under a new number"), "it says what to do: {message}");
         } else {
             Rig::open(&disk, options).expect("padding holds nothing");
+        }
+    }
+}
+
+/// A damaged version number was taken for that of a newer program, and nobody was told what else to do.
+#[test]
+fn a_damaged_header_says_how_to_rejoin() {
+    let name = &segments(&written(3, small()))[0];
+    for offset in 0..segment::HEADER_BYTES as usize {
+        for bit in 0..8 {
+            let disk = written(3, small());
+            disk.damage(name, offset, 1 << bit);
+            let message = refusal(&disk, small());
+            assert!(message.contains("under a new number"), "bit {bit} of byte {offset}: {message}");
         }
     }
 }
@@ -144,6 +162,36 @@ fn a_newer_format_is_refused_and_says_so() {
     let name = segments(&disk)[0].clone();
     disk.damage(&name, 8, 1); // version 2 becomes 3
     assert!(refusal(&disk, small()).contains("start the newer program"));
+}
+
+/// Version 1 did not say how long a segment is. It was never released, and nothing is read of it.
+#[test]
+fn a_format_that_was_never_released_is_refused() {
+    let disk = written(3, small());
+    let name = segments(&disk)[0].clone();
+    disk.damage(&name, 8, 3); // version 2 becomes 1
+    assert!(refusal(&disk, small()).contains("its header is damaged"));
+}
+
+/// A snapshot that purges nothing left the note of what was synced to the page cache.
+#[test]
+fn a_finished_snapshot_makes_the_note_of_what_was_synced_durable() {
+    for seed in 0..32 {
+        let disk = SimDisk::new();
+        let mut rig = Rig::open(&disk, small()).unwrap();
+        for index in 0..5 {
+            rig.append(vec![entry(1, index, b"x")]);
+        }
+        let store = SnapshotStore::open(Arc::new(disk.clone())).unwrap();
+        let last = Some(to_log_id(LogId { term: 1, index: 2 }));
+        let meta = Meta { last, membership: Default::default(), removed: BTreeSet::new() };
+        store.write(meta, |output| output.write_all(b"state")).unwrap();
+        disk.crash(seed);
+        let name = segments(&disk)[0].clone();
+        let last = *frames(&disk, &name).last().unwrap();
+        disk.damage(&name, last + 20, 1);
+        assert!(refusal(&disk, small()).contains("was synced"), "seed {seed}");
+    }
 }
 
 #[test]
@@ -440,6 +488,13 @@ fn a_segment_shorter_than_it_was_made_is_refused() {
         }
         assert_eq!(Rig::open(&disk, small()).unwrap().entries().len(), 100, "nothing else is wrong with it");
     }
+}
+
+#[test]
+fn a_log_without_the_note_of_what_was_synced_is_refused() {
+    let disk = killed(10, small());
+    disk.lose(SYNCED);
+    refused_and_told(&disk, "`synced` is missing");
 }
 
 /// After a loss of power the note of what was synced is a lower bound: whatever is missing or shorter is refused all the same,

@@ -269,8 +269,6 @@ impl Writer {
             (done.0)(Ok(()));
         }
         if self.durable.purged != purged_before {
-            // A snapshot was finished.
-            self.synced.sync()?;
             self.remove_purged()?;
         }
         Ok(())
