@@ -23,6 +23,10 @@ pub enum Exit {
     Unreachable = 6,
     /// There is no such thing, or it is free.
     NotFound = 7,
+    /// Ended by SIGINT (Ctrl-C), in good order; the number that shells give it.
+    Interrupted = 130,
+    /// The same for SIGTERM.
+    Terminated = 143,
 }
 
 impl Exit {

@@ -28,6 +28,8 @@ pub(crate) struct Shared {
     pub execution: Execution,
     pub refusals: Refusals,
     pub heart: mpsc::UnboundedSender<ToHeart>,
+    /// Sessions that the store let run out before their deadlines.
+    pub early_ends: AtomicU64,
 }
 
 /// A client of one store. Cheap to clone; clones share their connections and their heart.
@@ -106,7 +108,8 @@ impl Client {
         let (heart, inbox) = mpsc::unbounded_channel();
         let beating = Heart::new(store.clone(), clock.clone(), inbox, heart.downgrade());
         execution.spawn(Work::Heart, beating.run());
-        Client(Arc::new(Shared { store, clock, execution, refusals: Refusals::default(), heart }))
+        let (refusals, early_ends) = (Refusals::default(), AtomicU64::new(0));
+        Client(Arc::new(Shared { store, clock, execution, refusals, heart, early_ends }))
     }
 
     /// How a new session is to be opened.
@@ -127,6 +130,12 @@ impl Client {
     /// By what the store counts the life of a session.
     pub fn time_base(&self) -> TimeBase {
         self.0.store.time_base()
+    }
+
+    /// How many sessions of this client [ended early](crate::Session::ended_early). For a metric, and an alert above zero: the
+    /// leader's clock runs faster than rho allows, or this machine's slower, and then only fences protect.
+    pub fn early_ends(&self) -> u64 {
+        self.0.early_ends.load(Ordering::Relaxed)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {

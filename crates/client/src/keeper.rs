@@ -151,6 +151,11 @@ impl Keeper {
         self.lock().mind.remaining(self.now())
     }
 
+    /// What was left of the deadline when the store let the session run out; not if it was being closed here.
+    pub fn ended_early(&self) -> Option<Duration> {
+        self.lock().ended_early()
+    }
+
     pub fn now(&self) -> Moment {
         self.shared.clock.now()
     }
@@ -282,6 +287,10 @@ impl Keeper {
 }
 
 impl Inside {
+    fn ended_early(&self) -> Option<Duration> {
+        self.mind.ended_early().filter(|_| !matches!(self.closing, Closing::Sent))
+    }
+
     /// The next command number, awaited from now on.
     fn next_caller(&mut self) -> (u64, Caller) {
         let session = self.id.expect("a session without an id sends no commands");

@@ -237,6 +237,13 @@ impl Session {
         let _ = status.wait_for(|status| matches!(status, SessionStatus::Ended)).await;
     }
 
+    /// By how much too early the store let the session run out, if it did: what was left of its deadline by this machine's
+    /// clock. The leader's clock then runs faster than rho allows, or this machine's slower; or somebody ended the session
+    /// and this process was not told. Say so: leases may end while their holders act, and only fences protect.
+    pub fn ended_early(&self) -> Option<Duration> {
+        self.handle.keeper.ended_early()
+    }
+
     /// Stops waiting for a store that does not answer: all leases end here. Refused (false) while anything could still be
     /// acting on them.
     pub fn give_up(&self) -> bool {

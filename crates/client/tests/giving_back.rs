@@ -127,3 +127,20 @@ async fn closing_returns_at_the_deadline_too() {
     tokio::time::timeout(LONG, session.close()).await.expect("it returns");
     assert!(started.elapsed() <= left + TTL / 10, "{:?} and {left:?} were left", started.elapsed());
 }
+
+/// Nobody has the lease any more when its transfer is refused: then it goes to the store, and so to the next in line.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_dropped_while_its_transfer_was_refused_goes_to_the_store() {
+    let bench = Bench::new();
+    let (process, other) = (bench.process(), bench.process());
+    let (_session, lease) = held(&process).await;
+    let rival = other.client().session().ttl(TTL).open().await.expect("opened");
+    process.delay(Duration::from_millis(20));
+    let nobody = tenure_core::SessionNumber::new(1 << 40);
+    let mut handing = Box::pin(lease.transfer(nobody));
+    let refused = tokio::time::timeout(Duration::from_millis(10), &mut handing).await;
+    assert!(refused.is_err(), "the answer takes longer: {refused:?}");
+    drop(handing);
+    let next = tokio::time::timeout(LONG, rival.acquire("r").wait()).await.expect("the lease stays nobody's");
+    next.expect("given back, and granted");
+}

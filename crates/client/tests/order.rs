@@ -129,3 +129,54 @@ async fn what_was_held_back_was_not_applied() {
     process.heal();
     drop(session.acquire("r").wait().await.expect("released, and granted"));
 }
+
+/// A transfer that is lost once is not overtaken by an acquire that does not wait: it is told that the heir has it, not its own session.
+#[tokio::test(start_paused = true)]
+async fn a_transfer_is_not_overtaken_either() {
+    let bench = Bench::new();
+    let (process, other) = (bench.process(), bench.process());
+    let session = process.client().session().holder("giver").ttl(TTL).open().await.expect("opened");
+    let heir = other.client().session().holder("heir").ttl(TTL).open().await.expect("opened");
+    let lease = session.acquire("r").await.expect("granted");
+    let to = heir.number();
+    let waiting = tokio::spawn(async move { heir.acquire("r").wait().await.expect("handed on") });
+    bench.pass(DELAY).await;
+    process.drop_requests(1);
+    let (handed, again) = tokio::join!(lease.transfer(to), async { session.acquire("r").await });
+    handed.expect("handed on");
+    let _inherited = waiting.await.expect("no panic");
+    let error = again.expect_err("the heir has it");
+    assert!(error.is_held() && error.to_string().contains("heir"), "{error}");
+}
+
+/// What waits for an answer leaves with that answer, and not whenever the session happens to be looked after next.
+#[tokio::test(start_paused = true)]
+async fn what_was_held_back_is_sent_as_soon_as_the_release_is_answered() {
+    let bench = Bench::new();
+    let process = bench.process();
+    process.delay(DELAY);
+    let session = open(&process).await;
+    let lease = session.acquire("r").await.expect("granted");
+    let started = tokio::time::Instant::now();
+    drop(lease);
+    session.acquire("r").await.expect("the release came first");
+    let took = started.elapsed();
+    // In virtual time: there and back twice. The session is looked after every R/4, which is 833 ms.
+    assert!(took <= DELAY * 5, "{took:?}");
+}
+
+/// An acquire that was given up before it was sent has no cancel, so nobody waits for one.
+#[tokio::test(start_paused = true)]
+async fn what_was_never_sent_is_not_cancelled() {
+    let bench = Bench::new();
+    let process = bench.process();
+    let session = open(&process).await;
+    let lease = session.acquire("r").await.expect("granted");
+    process.cut();
+    drop(lease);
+    let mut held_back = session.acquire_all(["q", "r"]).wait().into_future();
+    assert!(tokio::time::timeout(DELAY, &mut held_back).await.is_err(), "the release is on its way");
+    drop(held_back);
+    let error = session.acquire("q").answer_within(Duration::from_secs(1)).await.expect_err("nobody answers");
+    assert_eq!(error.effect(), Effect::Unknown, "nothing of q was given up, so it was sent: {error}");
+}

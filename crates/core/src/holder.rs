@@ -181,6 +181,8 @@ pub struct Holder {
     progress: Option<Moment>,
     seen: Revision,
     session_ended: bool,
+    /// What was left of the deadline when the store let the session run out.
+    ended_early: Option<Duration>,
     leases: BTreeMap<Token, Lease>,
     forgotten: Forgotten,
     early_notices: EarlyNotices,
@@ -228,6 +230,7 @@ impl Holder {
             progress: None,
             seen: Revision::default(),
             session_ended: false,
+            ended_early: None,
             leases: BTreeMap::new(),
             forgotten: Forgotten::default(),
             early_notices: EarlyNotices::default(),
@@ -392,6 +395,13 @@ impl Holder {
     /// Whether the session has ended.
     pub fn session_ended(&self) -> bool {
         self.session_ended
+    }
+
+    /// What was left of the deadline when the store let the session run out, or knew nothing of it any more. The store counts
+    /// a whole TTL from later than we do, so its clock ran faster than rho allows, or ours slower; unless somebody ended
+    /// the session and we were not told.
+    pub fn ended_early(&self) -> Option<Duration> {
+        self.ended_early
     }
 
     /// What puts the whole session in doubt at `now`, the gravest first.

@@ -146,4 +146,47 @@ mod tests {
         }
         assert_eq!(pace.fast_ppm(), 0);
     }
+
+    #[test]
+    fn what_two_clocks_may_differ_by_is_allowed() {
+        let mut pace = LeaderPace::new(10_000);
+        assert_eq!(run(&mut pace, 300, 1_019_000, |_| 0), 0, "less than twice rho");
+        let mut pace = LeaderPace::new(10_000);
+        assert_eq!(run(&mut pace, 300, 1_040_000, |_| 0), 1, "more than twice rho");
+    }
+
+    #[test]
+    fn delays_are_not_taken_for_a_fast_clock() {
+        // Every window begins with entries that are a little late; then with a single one that is very late.
+        let delays: [fn(u64) -> u64; 2] =
+            [|tick| u64::from(tick % 300 < 60) * 90_000, |tick| u64::from(tick % 300 == 0) * 200_000];
+        for (number, delay) in delays.into_iter().enumerate() {
+            let mut pace = LeaderPace::new(500);
+            assert_eq!(run(&mut pace, 300, 1_000_000, delay), 0, "delays {number}");
+        }
+    }
+
+    #[test]
+    fn the_longer_of_two_clocks_is_compared() {
+        for (boot, raw) in [(100, 90), (90, 100)] {
+            let mut pace = LeaderPace::new(500);
+            for tick in 0..3_000 {
+                let stamp = ClusterTime::ZERO.plus(Duration::from_millis(tick * 100));
+                let reading = |rate| Duration::from_millis(tick * rate);
+                assert!(!pace.saw(stamp, Moment::from_readings(reading(boot), reading(raw))));
+            }
+        }
+    }
+
+    #[test]
+    fn a_snapshot_begins_anew() {
+        let mut pace = LeaderPace::new(500);
+        run(&mut pace, 200, 1_010_000, |_| 0);
+        assert!(pace.fast_ppm() > 0);
+        pace.reset();
+        assert_eq!(pace.fast_ppm(), 0);
+        // The stamp of the snapshot is far ahead of the last one that was seen here.
+        let stamp = |second: u64| ClusterTime::ZERO.plus(Duration::from_secs(1_000_000 + second));
+        assert!((201..400).all(|second| !pace.saw(stamp(second), at(second * 1_000_000))));
+    }
 }

@@ -1,11 +1,13 @@
 //! Waiting is the server's job: the command that frees a resource grants it to the next in line, and the
 //! next in line hears of it by push (`waiters_move`).
 
+use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use tenure_e2e::{Cluster, Node, ServerSentEvent, alone, alongside, until};
+use tenure_e2e::{Cluster, Node, ServerSentEvent, alone, alongside, tenure_binary, until};
 
 const WAITERS: usize = 100;
 
@@ -151,4 +153,30 @@ fn who_gave_up_does_not_stand_in_line() {
     until("nobody stands in line", Duration::from_secs(5), || {
         waiters(&http.get("/v1/leases/line/two").expect(200)) == 0
     });
+}
+
+/// `tenure acquire --wait` ended by a signal: its place in line was kept until its TTL had passed.
+#[test]
+fn who_is_interrupted_leaves_the_line_at_once() {
+    let _turn = alongside();
+    let node = Node::start("interrupted");
+    let mut http = node.http();
+    http.post("/v1/leases/line/cli:acquire", &json!({"holder": "first", "ttl_ms": 3_600_000})).expect(200);
+    for (signal, exit) in [(Signal::INT, 130), (Signal::TERM, 143)] {
+        let mut command = Command::new(tenure_binary());
+        command
+            .args(["acquire", "line/cli", "--wait", "--ttl", "1h"])
+            .env("TENURE_ENDPOINTS", node.endpoint());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");
+        until("it stands in line", Duration::from_secs(10), || {
+            waiters(&http.get("/v1/leases/line/cli").expect(200)) == 1
+        });
+        kill_process(Pid::from_child(&child), signal).expect("a child can be signalled");
+        let output = child.wait_with_output().expect("a child can be waited for");
+        assert_eq!(waiters(&http.get("/v1/leases/line/cli").expect(200)), 0, "{output:?}");
+        assert_eq!(output.status.code(), Some(exit), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("no longer in line for line/cli"), "{said}");
+        assert!(output.stdout.is_empty(), "nothing was granted: {output:?}");
+    }
 }

@@ -5,6 +5,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use tracing::warn;
+
 use crate::listen::{CONNECTIONS_MAX, OWN_RESERVE};
 
 /// For log segments, snapshots being written, sent and received, the data directory, the runtime and the standard
@@ -16,15 +18,25 @@ const PEERS_RESERVE: u64 = 256 + 32;
 const CONNECTIONS_MIN: usize = 16;
 
 /// Raises the soft limit to the hard one, and gives what this process may open; `None` if there is no limit.
-pub(crate) fn raise() -> Option<u64> {
+fn raise() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     // Without the right to raise it the limit stays as it was, and is reckoned with.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     getrlimit(Resource::Nofile).current
 }
 
+/// How many client connections this process has room for, if so many are asked for: raises the limit first.
+pub(crate) fn fit(asked: Option<usize>, in_cluster: bool) -> usize {
+    let descriptors = raise();
+    let derived = connections_max(descriptors, in_cluster);
+    if derived < asked.unwrap_or(CONNECTIONS_MAX) {
+        warn!(?descriptors, connections_max = derived, "the limit of open files allows no more connections");
+    }
+    asked.map_or(derived, |asked| asked.min(derived))
+}
+
 /// How many client connections so many descriptors are enough for.
-pub(crate) fn connections_max(descriptors: Option<u64>, in_cluster: bool) -> usize {
+fn connections_max(descriptors: Option<u64>, in_cluster: bool) -> usize {
     let Some(descriptors) = descriptors else { return CONNECTIONS_MAX };
     let peers = if in_cluster { PEERS_RESERVE } else { 0 };
     let left = descriptors.saturating_sub(FILES_RESERVE + peers + OWN_RESERVE as u64);
@@ -50,9 +62,18 @@ mod tests {
         }
     }
 
+    /// One test, because the limit is the whole process's.
     #[test]
-    fn the_soft_limit_is_raised_to_the_hard_one() {
-        let raised = raise();
-        assert_eq!(raised, getrlimit(Resource::Nofile).maximum);
+    fn the_soft_limit_is_raised_and_no_more_connections_are_taken_than_it_allows() {
+        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+        // One less than it may be: a limit that is at its maximum already shows nothing. Other tests do not miss one.
+        let current = Some(maximum.unwrap_or(1 << 20) - 1);
+        setrlimit(Resource::Nofile, Rlimit { current, maximum }).expect("a soft limit may always be lowered");
+        assert_eq!(raise(), maximum);
+        assert_eq!(getrlimit(Resource::Nofile).current, maximum);
+        let derived = connections_max(maximum, true);
+        assert_eq!(fit(None, true), derived);
+        assert_eq!(fit(Some(usize::MAX), true), derived);
+        assert_eq!(fit(Some(3), true), 3, "fewer are as good");
     }
 }

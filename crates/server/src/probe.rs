@@ -74,3 +74,74 @@ impl Prober {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use futures_util::future::BoxFuture;
+    use std::io;
+    use tenure_replica::{Listener, Stream};
+    use tokio::io::{DuplexStream, duplex};
+    use tokio::sync::mpsc;
+
+    /// Hands the other end of every connection to the test.
+    struct Handed(mpsc::UnboundedSender<DuplexStream>);
+
+    impl Network for Handed {
+        fn connect<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
+            let (ours, theirs) = duplex(4 << 10);
+            self.0.send(theirs).expect("the test listens");
+            async move { Ok(Box::new(ours) as Box<dyn Stream>) }.boxed()
+        }
+
+        fn listen<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<Box<dyn Listener>>> {
+            unreachable!("a prober does not listen")
+        }
+    }
+
+    fn prober() -> (Prober, mpsc::UnboundedReceiver<DuplexStream>) {
+        let (hand, handed) = mpsc::unbounded_channel();
+        (Prober::new(Arc::new(Handed(hand)), "a:1".into(), Entropy::default()), handed)
+    }
+
+    /// Sequential numbers could be guessed.
+    #[test]
+    fn all_128_bits_of_a_number_are_random() {
+        let (prober, _) = prober();
+        let (mut set, mut clear) = (0, 0);
+        // Each bit is the same in all of them with a chance of 2^-255.
+        for number in std::iter::repeat_with(|| prober.draw()).take(256) {
+            set |= number;
+            clear |= !number;
+        }
+        assert_eq!((set, clear), (u128::MAX, u128::MAX));
+    }
+
+    #[tokio::test]
+    async fn only_the_very_number_under_way_counts_and_only_once() {
+        let (prober, mut handed) = prober();
+        let number = 0x6f3a_0000_0000_0000_0000_0000_0000_0001;
+        assert!(!prober.awaits(number), "it is not under way yet");
+        prober.send(number);
+        let mut arrived = handed.recv().await.expect("a connection");
+        let mut line = [0; 47];
+        arrived.read_exact(&mut line).await.expect("a request");
+        assert_eq!(&line, b"POST /v1/probe/6f3a0000000000000000000000000001");
+        for forged in [0, 1, number - 1, number + 1, number ^ 1 << 127, u128::MAX] {
+            assert!(!prober.awaits(forged), "{forged:032x} is not under way");
+        }
+        assert!(prober.awaits(number), "a forged number took the place of the true one");
+        assert!(!prober.awaits(number), "it has returned already");
+    }
+
+    #[tokio::test]
+    async fn what_was_never_answered_is_no_longer_awaited() {
+        let (prober, mut handed) = prober();
+        prober.send(7);
+        drop(handed.recv().await.expect("a connection"));
+        // Its place is free when it is over, and all places are free when none is under way.
+        let _all = prober.places.acquire_many(PROBES_UNDER_WAY_MAX as u32).await.expect("it is never closed");
+        assert!(!prober.awaits(7));
+    }
+}

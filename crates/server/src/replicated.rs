@@ -119,3 +119,37 @@ impl StateMachine for Replicated {
         self.pace.reset();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tenure_clock::ManualClock;
+    use tenure_core::{Entry, WallTime};
+
+    /// Every node compares the stamps that it applies with its own clock; a snapshot says nothing of the leader's clock.
+    #[test]
+    fn a_leader_with_a_fast_clock_is_noticed_and_a_snapshot_is_not() {
+        let clock = ManualClock::new();
+        let mut replicated = Replicated::new(Hub::new(), Arc::new(clock.clone()));
+        let apply = |replicated: &mut Replicated, ahead: Duration| {
+            clock.advance(Duration::from_secs(1));
+            let at = replicated.machine().time().plus(Duration::from_secs(1) + ahead);
+            let (wall, renewals, commands) = (WallTime::default(), Vec::new(), Vec::new());
+            let mut bytes = Vec::new();
+            tenure_wire::encode_entry(&Entry { at, wall, renewals, commands }, &mut bytes);
+            replicated.apply(1, 1, &bytes);
+        };
+        for _ in 0..200 {
+            apply(&mut replicated, Duration::from_millis(20));
+        }
+        assert!(
+            (15_000..=21_000).contains(&replicated.leader_fast_ppm()),
+            "{}",
+            replicated.leader_fast_ppm()
+        );
+        let capture = replicated.capture();
+        replicated.restore(capture);
+        assert_eq!(replicated.leader_fast_ppm(), 0);
+    }
+}

@@ -87,16 +87,7 @@ impl Server {
     pub fn start(config: Config) -> BoxFuture<'static, Result<Server, StartError>> {
         let started = async move {
             let mut config = config;
-            let descriptors = descriptors::raise();
-            let derived = descriptors::connections_max(descriptors, !config.peers.is_empty());
-            if derived < config.connections_max.unwrap_or(CONNECTIONS_MAX) {
-                warn!(
-                    ?descriptors,
-                    connections_max = derived,
-                    "the limit of open files allows no more connections"
-                );
-            }
-            config.connections_max = Some(config.connections_max.map_or(derived, |asked| asked.min(derived)));
+            config.connections_max = Some(descriptors::fit(config.connections_max, !config.peers.is_empty()));
             let world = World::real(&config)?;
             let (accept, address) = bind(config.listen).await.map_err(|error| {
                 StartError::Io(

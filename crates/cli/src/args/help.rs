@@ -30,6 +30,7 @@ Exit codes:
   1  anything else          5  stale token: a newer one has been granted
   2  wrong usage            6  no store could be reached, or none answered
   3  held by another        7  not found, or free
+  130 and 143: an `acquire` was ended by SIGINT or SIGTERM, and has given back its place in line
   `run` and `elect` pass on the code of their command, and add 100 to these for their own failures.";
 
 /// The groups in which commands are listed, in order.

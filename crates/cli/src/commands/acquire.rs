@@ -5,6 +5,8 @@ use tenure_client::proto::sessions_client::SessionsClient;
 use tenure_client::proto::{self, wait::Wait as WaitKind};
 use tenure_client::{Attempt, random_nonce};
 use tenure_core::{FenceName, HolderName, ResourceName, SessionId};
+use tenure_wire::json;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Length, ModeArg, WaitArg, default_holder};
 use crate::context::Context;
@@ -86,25 +88,14 @@ pub struct Policies {
 /// Takes the resources.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     let by = By::new(&args);
-    let wait = args.wait;
-    let at_most = match wait {
-        None => Some(std::time::Duration::ZERO),
-        Some(WaitArg::AtMost(length)) => Some(length.get()),
-        Some(WaitArg::Forever) => None,
+    let grants = match by.nonce() {
+        None => take(&args, &by, context).await?,
+        Some(nonce) => tokio::select! {
+            biased;
+            taken = take(&args, &by, context) => taken?,
+            exit = interrupted() => return Err(give_up(exit?, &args, nonce, context).await),
+        },
     };
-    let request = request(&args);
-    let send = |channel, attempt: Attempt| {
-        let mut request = request.clone();
-        request.by = Some(by.at(attempt));
-        request.wait = wait.map(|wait| wait_left(wait, attempt));
-        async move { LeasesClient::new(channel).acquire(request).await }
-    };
-    let answer = context.wait_repeatably(at_most, send).await?;
-    let waited = answer.grants.iter().any(|grant| grant.waited_ms > 0);
-    if waited && args.session.is_none() {
-        renew(&answer.grants, context).await?;
-    }
-    let grants: Vec<_> = answer.grants.iter().map(shapes::granted).collect();
     if args.export {
         context.output.line(&leases::export(&grants, &context.endpoints.to_string()))?;
         return Ok(Exit::Done);
@@ -122,6 +113,65 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
         context.output.talk(&format!("give back: tenure release {} --session {session}", grant.resource));
     }
     Ok(Exit::Done)
+}
+
+async fn take(args: &Args, by: &By, context: &Context<'_>) -> Result<Vec<json::Granted>, Failure> {
+    let wait = args.wait;
+    let at_most = match wait {
+        None => Some(std::time::Duration::ZERO),
+        Some(WaitArg::AtMost(length)) => Some(length.get()),
+        Some(WaitArg::Forever) => None,
+    };
+    let request = request(args);
+    let send = |channel, attempt: Attempt| {
+        let mut request = request.clone();
+        request.by = Some(by.at(attempt));
+        request.wait = wait.map(|wait| wait_left(wait, attempt));
+        async move { LeasesClient::new(channel).acquire(request).await }
+    };
+    let answer = context.wait_repeatably(at_most, send).await?;
+    let waited = answer.grants.iter().any(|grant| grant.waited_ms > 0);
+    if waited && args.session.is_none() {
+        renew(&answer.grants, context).await?;
+    }
+    Ok(answer.grants.iter().map(shapes::granted).collect())
+}
+
+/// Resolves with how the process ends once a signal asks for it.
+async fn interrupted() -> Result<Exit, Failure> {
+    let hear = |kind| {
+        signal(kind).map_err(|error| Failure::said(Exit::Other, format!("signals cannot be heard: {error}")))
+    };
+    let (mut interrupt, mut terminate) = (hear(SignalKind::interrupt())?, hear(SignalKind::terminate())?);
+    Ok(tokio::select! {
+        _ = interrupt.recv() => Exit::Interrupted,
+        _ = terminate.recv() => Exit::Terminated,
+    })
+}
+
+/// Gives back what was asked for, granted or not: otherwise its place in line would be kept until its TTL has passed. A
+/// second signal ends even that.
+async fn give_up(exit: Exit, args: &Args, nonce: [u8; 16], context: &Context<'_>) -> Failure {
+    let request = proto::CancelRequest { nonce: nonce.to_vec(), ..proto::CancelRequest::default() };
+    let send = |channel, _| {
+        let request = request.clone();
+        async move { LeasesClient::new(channel).cancel(request).await }
+    };
+    let cancelled = tokio::select! {
+        biased;
+        cancelled = context.change_repeatably(send) => cancelled.is_ok(),
+        _ = interrupted() => false,
+    };
+    let resources: Vec<String> = args.resources.iter().map(ToString::to_string).collect();
+    let resources = resources.join(", ");
+    match cancelled {
+        true => Failure::said(exit, format!("interrupted: no longer in line for {resources}")),
+        false => {
+            let ttl = args.ttl.unwrap_or(crate::args::TTL_DEFAULT);
+            let left = format!("interrupted, and the place in line for {resources} was not given back");
+            Failure::with_hint(exit, left, format!("it ends by itself, after its TTL of {ttl}"))
+        }
+    }
 }
 
 /// A waited grant does not say when its session was last renewed, so it is renewed once before anybody acts on it.
@@ -182,6 +232,15 @@ impl By {
                 // By it a repeated transmission finds the session that the first one opened.
                 nonce: random_nonce(),
             },
+        }
+    }
+
+    /// By which an acquire that opens its own session is undone. One for a session that is open already is undone by the
+    /// node when its caller hangs up.
+    fn nonce(&self) -> Option<[u8; 16]> {
+        match self {
+            By::Session(_) => None,
+            By::Opening { nonce, .. } => Some(*nonce),
         }
     }
 

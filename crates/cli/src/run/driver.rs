@@ -217,6 +217,9 @@ impl<'a> Stage<'a> {
     async fn end(&self, plan: &Plan, held: Held, finish: Finish) {
         let Held { session, lease, permit } = held;
         drop(permit);
+        if let Some(early) = session.ended_early() {
+            self.output.complain(&ended_early(early));
+        }
         if !finish.clean {
             session.died().await;
         } else if let Some(seen_within) = plan.hand_over.filter(|_| self.asked.is_some()) {
@@ -227,6 +230,16 @@ impl<'a> Stage<'a> {
             session.close().await;
         }
     }
+}
+
+/// What is said of a store that let a session run out too early.
+fn ended_early(by: Duration) -> String {
+    format!(
+        "the store ended the session {} before its deadline by this machine's clock: the leader's clock runs faster than \
+         rho allows, or this machine's clock runs slow, or the session was ended by somebody else. Only fences protect \
+         what was written; see TenureLeaderClockFast in the operations guide",
+        span(by)
+    )
 }
 
 /// One tree while it runs.

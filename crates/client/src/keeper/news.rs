@@ -2,6 +2,7 @@
 //! found by the next renewal.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tenure_core::{EndReason, Moment};
 
@@ -78,6 +79,11 @@ impl Inside {
     /// After the session's end: everybody is told, and those who waited are returned to be told as well.
     pub(super) fn ended(&mut self, keeper: &Keeper, now: Moment) -> Vec<(Asked, CallError)> {
         self.publish(keeper, now);
+        // Before anybody hears of the end; and once, however often the end is heard of.
+        let first = !matches!(*keeper.status.borrow(), SessionStatus::Ended);
+        if first && self.ended_early().is_some() {
+            keeper.shared.early_ends.fetch_add(1, Ordering::Relaxed);
+        }
         keeper.status.send_replace(SessionStatus::Ended);
         let gone = std::mem::take(&mut self.acquires).into_iter();
         gone.map(|(number, asked)| {

@@ -246,6 +246,10 @@ impl Holder {
     pub fn end_session(&mut self, why: Option<EndReason>, now: Moment) {
         let tokens: Vec<Token> = self.leases.keys().copied().collect();
         tokens.into_iter().for_each(|token| self.end_lease(token, why, now));
+        let left = self.remaining(now);
+        if !self.session_ended && matches!(why, None | Some(EndReason::Expired)) && !left.is_zero() {
+            self.ended_early = Some(left);
+        }
         self.session_ended = true;
     }
 

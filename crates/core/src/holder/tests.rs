@@ -321,6 +321,24 @@ fn an_unknown_session_is_expired_if_we_had_stopped_and_lost_if_not() {
     assert_eq!(acting.state(token(1), at(4_000)), Some(lost));
 }
 
+/// Only time ends a session without anybody's doing, and it ends it after the deadline unless a clock is wrong.
+#[test]
+fn a_session_that_runs_out_before_its_deadline_is_told_from_one_that_was_ended() {
+    let ended = |why, ms| {
+        let mut holder = holder();
+        holder.end_session(why, at(ms));
+        holder.end_session(None, at(ms + 1));
+        holder.ended_early()
+    };
+    for why in [None, Some(EndReason::Expired)] {
+        assert_eq!(ended(why, 9_000), Some(ms(800)), "{why:?}");
+        assert_eq!(ended(why, 9_800), None, "{why:?}");
+    }
+    for why in [EndReason::Released, EndReason::Died, EndReason::Revoked] {
+        assert_eq!(ended(Some(why), 9_000), None, "{why:?}");
+    }
+}
+
 #[test]
 fn a_revocation_at_once_is_a_loss_even_if_heard_of_after_the_deadline() {
     let mut holder = holder();

@@ -109,12 +109,57 @@ async fn both_protocols_are_served_on_one_port() {
 #[tokio::test(start_paused = true)]
 async fn silence_ends_a_connection() {
     let listening = start(ListenLimits::default());
-    for begun in [&b""[..], b"PRI * HT", b"POST / HTTP/1.1\r\nhost: a\r\nconte"] {
+    let served = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+    for begun in [&b""[..], b"PRI * HT", b"POST / HTTP/1.1\r\nhost: a\r\nconte", served] {
         let mut connection = listening.connect().await;
         connection.write_all(begun).await.unwrap();
         let answer = tokio::time::timeout(Duration::from_secs(180), rest(connection)).await;
         assert!(answer.is_ok(), "{begun:?} is waited for without end");
     }
+}
+
+/// A byte now and then is no progress: a head has so long in all, in either protocol.
+#[tokio::test(start_paused = true)]
+async fn a_head_that_trickles_is_not_waited_for() {
+    let listening = start(ListenLimits::default());
+    for begun in [&b"GET / HTTP/1.1\r\nx: "[..], b"PRI * HT", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
+        let (mut reader, mut writer) = tokio::io::split(listening.connect().await);
+        writer.write_all(begun).await.unwrap();
+        let mut answer = Vec::new();
+        let mut ended = std::pin::pin!(reader.read_to_end(&mut answer));
+        let mut written = 0;
+        // What HTTP/2 would go on with, and a value in HTTP/1: nothing that is refused before it is complete.
+        let rest: &[u8] = if begun.len() > 20 { &[0, 0, 80, 1, 4, 0, 0, 0, 1] } else { b"TP/2.0aaa" };
+        for byte in rest {
+            tokio::select! {
+                _ = &mut ended => break,
+                () = tokio::time::sleep(Duration::from_secs(3)) => {}
+            }
+            written += usize::from(writer.write_all(&[*byte]).await.is_ok());
+        }
+        assert!(written <= 3, "{begun:?} is waited for: {written} more bytes were taken");
+    }
+}
+
+/// Each stream of an HTTP/2 connection costs memory before anybody looks at its request.
+#[tokio::test(start_paused = true)]
+async fn an_http2_connection_has_so_many_requests_and_no_more() {
+    let listening = start(ListenLimits { streams_max: 4, ..ListenLimits::default() });
+    let io = hyper_util::rt::TokioIo::new(listening.connect().await);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (mut send, connection) = hyper::client::conn::http2::handshake(executor, io).await.unwrap();
+    tokio::spawn(connection);
+    // The first answer comes after the server's settings, which say how many there may be.
+    let echo = Request::post("http://a/").body(Body::empty()).unwrap();
+    send.send_request(echo).await.unwrap().into_body().collect().await.unwrap();
+    let mut watches = Vec::new();
+    for _ in 0..4 {
+        let watch = Request::post("http://a/watch").body(Body::empty()).unwrap();
+        watches.push(send.send_request(watch).await.unwrap());
+    }
+    let fifth = send.send_request(Request::post("http://a/watch").body(Body::empty()).unwrap());
+    let fifth = tokio::time::timeout(Duration::from_secs(300), fifth).await;
+    assert!(fifth.is_err(), "a fifth one is answered beside {} others", watches.len());
 }
 
 #[tokio::test(start_paused = true)]

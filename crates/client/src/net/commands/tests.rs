@@ -172,3 +172,14 @@ fn a_session_that_was_refused_for_the_moment_is_attached_again() {
     close(&mut driver);
     assert_eq!(effect(&outcome), Effect::Unknown, "it was sent");
 }
+
+/// A session that has ended has nothing at stake: those that are left are as patient as before it.
+#[test]
+fn a_session_that_ended_makes_nobody_impatient() {
+    let mut driver = driver();
+    let patient = driver.patience.wait(0);
+    driver.hear(ToStream::Detect(id().number, Duration::from_millis(500)));
+    assert_eq!(driver.patience.wait(0), Duration::from_millis(500));
+    close(&mut driver);
+    assert_eq!(driver.patience.wait(0), patient);
+}
