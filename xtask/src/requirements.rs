@@ -1,12 +1,12 @@
-//! Judges `docs/requirements.md`: it names every line of the requirements and every correction exactly
-//! once, each row says where it is shown or "not yet", and what it points at exists.
+//! Checks `docs/contributing/requirements.md`: it lists every requirement and every correction exactly once,
+//! each row names its evidence or says "not yet", and the files and tests that it names exist.
 
 use std::collections::BTreeMap;
 
 use crate::steps::{Judged, Verdict};
 use crate::workspace::root;
 
-const DOCUMENT: &str = "docs/requirements.md";
+const DOCUMENT: &str = "docs/contributing/requirements.md";
 const LINES: usize = 137;
 const CORRECTIONS: usize = 41;
 
