@@ -17,7 +17,7 @@ pub fn decoded(mut bytes: &[u8]) -> impl Iterator<Item = Entry> {
         let length = usize::from(u16::from_le_bytes(*length)).min(rest.len());
         let (entry, rest) = rest.split_at(length);
         bytes = rest;
-        Some(decode_entry(entry).ok())
+        Some(decode_entry(FormatVersion::NEWEST, entry).ok())
     })
     .flatten()
 }
@@ -27,7 +27,7 @@ pub fn encoded(entries: &[Entry]) -> Vec<u8> {
     let mut all = Vec::new();
     for entry in entries {
         let mut bytes = Vec::new();
-        encode_entry(entry, &mut bytes);
+        encode_entry(FormatVersion::NEWEST, entry, &mut bytes);
         let Ok(length) = u16::try_from(bytes.len()) else { continue };
         all.extend(length.to_le_bytes());
         all.append(&mut bytes);
@@ -146,7 +146,7 @@ impl<'a> Author<'a> {
             26..28 => Command::Cancel { by: self.caller(), acquire: self.choices.number() },
             28..34 => {
                 let token = if self.choices.one_in(4) { Some(self.token(machine)) } else { None };
-                Command::Release { by: self.caller(), resource: self.resource(), token }
+                Command::Release { by: self.caller(), resource: self.resource(), token, rest: None }
             }
             34..37 => {
                 let to = self.session().number;

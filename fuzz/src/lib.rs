@@ -10,7 +10,7 @@ pub mod history;
 pub mod rig;
 pub mod seeds;
 
-use tenure_core::{ClusterTime, Command, Entry, Machine, WallTime};
+use tenure_core::{ClusterTime, Command, Entry, FormatVersion, Machine, WallTime};
 use tenure_wire::{ApiError, decode_command, encode_command};
 
 /// Holds a command that the edge let in against what comes behind the edge: the log stores it, every replica
@@ -18,8 +18,8 @@ use tenure_wire::{ApiError, decode_command, encode_command};
 /// to take down every node at once.
 pub fn acceptable(command: Command) {
     let mut written = Vec::new();
-    encode_command(&command, &mut written);
-    let read = decode_command(&written).expect("what the edge lets in can be stored");
+    encode_command(FormatVersion::NEWEST, &command, &mut written);
+    let read = decode_command(FormatVersion::NEWEST, &written).expect("what the edge lets in can be stored");
     assert_eq!(read, command, "a command changed by being stored");
     let at = ClusterTime::from_micros(1);
     let entry = Entry { at, wall: WallTime::default(), renewals: vec![], commands: vec![read] };

@@ -1,6 +1,6 @@
 //! A machine under watch: what must hold after every entry, whatever the entry was.
 
-use tenure_core::{Applied, Entry, Event, EventKind, Machine, Revision, SessionNumber};
+use tenure_core::{Applied, Entry, Event, EventKind, FormatVersion, Machine, Revision, SessionNumber};
 use tenure_wire::{grpc, json, read_snapshot, state_hash, write_snapshot};
 
 /// See the module.
@@ -46,7 +46,7 @@ impl Rig {
         let state = self.machine.capture();
         let mut bytes = Vec::new();
         write_snapshot(&state, &mut bytes).expect("memory takes every write");
-        let read = read_snapshot(&mut bytes.as_slice()).expect("what was written is read");
+        let read = read_snapshot(FormatVersion::NEWEST, &mut bytes.as_slice()).expect("what was written is read");
         assert_eq!(state_hash(&read), state_hash(&state), "a state changed by being written");
         self.machine = Machine::from_state(read).expect("what a machine made does not contradict itself");
     }

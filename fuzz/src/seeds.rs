@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 
 use prost::Message;
-use tenure_core::{Command, Entry, Machine};
+use tenure_core::{Command, Entry, FormatVersion, Machine};
 use tenure_wire::{decode_entry, encode_command, proto, write_snapshot};
 
 use crate::history::{Author, encoded};
@@ -62,10 +62,10 @@ fn from_hex(text: &str) -> Vec<u8> {
 
 /// Every command of the golden entry, alone.
 pub fn commands() -> Vec<Vec<u8>> {
-    let entry = decode_entry(&entry()).expect("the golden entry is read");
+    let entry = decode_entry(FormatVersion::NEWEST, &entry()).expect("the golden entry is read");
     let alone = |command: &Command| {
         let mut bytes = Vec::new();
-        encode_command(command, &mut bytes);
+        encode_command(FormatVersion::NEWEST, command, &mut bytes);
         bytes
     };
     entry.commands.iter().map(alone).collect()
@@ -167,7 +167,7 @@ pub fn messages() -> Vec<Vec<u8>> {
             .encode_to_vec(),
         acquire(proto::acquire_request::By::Opening(opening)).encode_to_vec(),
         acquire(by_caller).encode_to_vec(),
-        proto::ReleaseRequest { caller: caller.clone(), resource: resource.clone(), token: Some(17) }
+        proto::ReleaseRequest { caller: caller.clone(), resource: resource.clone(), token: Some(17), rest_ms: None }
             .encode_to_vec(),
         proto::TransferRequest { caller: caller.clone(), resource: resource.clone(), to: 2 }.encode_to_vec(),
         proto::WriteRequest {
@@ -217,7 +217,7 @@ pub fn stream() -> Vec<Vec<u8>> {
         frame(1, Command::Attach(proto::StreamAttach { secret: vec![7; 16], ..Default::default() })),
         frame(1, Command::Acquire(acquire)),
         frame(1, Command::Cancel(proto::StreamCancel { acquire: 3 })),
-        frame(1, Command::Release(proto::StreamRelease { resource: resource.clone(), token: Some(17) })),
+        frame(1, Command::Release(proto::StreamRelease { resource: resource.clone(), token: Some(17), rest_ms: None })),
         frame(1, Command::Transfer(proto::StreamTransfer { resource, to: 2 })),
         frame(1, Command::Write(write)),
         frame(1, Command::Paused(proto::StreamPaused { paused_ms: 9 })),

@@ -281,6 +281,7 @@ pub fn cluster(status: &proto::ClusterStatusResponse) -> json::ClusterStatus {
         last_log: node.last_log,
         version: node.version.clone(),
         identity: node.identity.clone(),
+        format_newest: node.format_newest,
     };
     json::ClusterStatus {
         cluster: status.cluster.clone(),
@@ -299,6 +300,8 @@ pub fn cluster(status: &proto::ClusterStatusResponse) -> json::ClusterStatus {
         state_hash: said(&status.state_hash),
         fault_tolerant: status.fault_tolerant,
         restoring_ms: status.restoring_ms,
+        format: status.format,
+        format_next: status.format_next,
     }
 }
 

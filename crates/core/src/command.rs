@@ -12,6 +12,7 @@ use crate::machine::state::State;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
 use crate::numbers::{Nonce, Revision, Secret, SessionId, SessionNumber, Token, TransmissionId};
 use crate::time::{ClusterTime, WallTime};
+use crate::version::FormatVersion;
 
 /// One item of the replicated log: a stamp of cluster time and all that was sealed under it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub enum Command {
         resource: ResourceName,
         /// Only if the lease still has this token; `None` releases whatever the session holds there.
         token: Option<Token>,
+        /// Nobody is granted the resource for this long afterwards. Since format version 2.
+        rest: Option<Duration>,
     },
     /// Ends the caller's lease and grants the resource to another live session, in one step.
     Transfer {
@@ -197,6 +200,11 @@ pub enum Command {
     WithdrawKey {
         /// The key's id.
         kid: Arc<str>,
+    },
+    /// Raises the agreed format version; never lowers it. Since format version 2.
+    Upgrade {
+        /// The version that every member supports.
+        to: FormatVersion,
     },
 }
 

@@ -30,6 +30,7 @@ mod permit;
 mod time;
 mod timing;
 mod tuning;
+mod version;
 
 pub use answer::{
     Answer, Done, Grant, Holding, Refusal, Register, RenewalAnswer, RenewalNews, Resolved, WaitKey,
@@ -57,6 +58,7 @@ pub use permit::{Permit, PermitCount, ReadPermit};
 pub use time::{ClusterTime, Moment, Span, WallTime};
 pub use timing::{Bounds, BrokenTiming, Deadline, Timing, TimingNumbers};
 pub use tuning::{Advice, Change, Consequences, Load, Measured, Spread};
+pub use version::{AutoUpgrade, FormatVersion};
 
 /// The replicated state as plain records: what a snapshot holds.
 pub mod state {

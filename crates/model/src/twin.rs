@@ -338,7 +338,7 @@ impl Twin {
             Mail::Open { who, number } => open(who, number, self.ttls[who as usize]),
             Mail::Acquire { who } => acquire(session(self.numbers, who)),
             Mail::Release { who, token: it } => {
-                Command::Release { by: caller(who), resource: resource(), token: Some(token(it)) }
+                Command::Release { by: caller(who), resource: resource(), token: Some(token(it)), rest: None }
             }
             Mail::Transfer { who, .. } => Command::Transfer {
                 by: caller(who),
@@ -354,7 +354,7 @@ impl Twin {
             // Of a session that never was.
             Mail::Chatter => {
                 let nobody = SessionId { number: SessionNumber::new(99), secret: Secret::new([99; 16]) };
-                Command::Release { by: Caller::unnumbered(nobody), resource: resource(), token: None }
+                Command::Release { by: Caller::unnumbered(nobody), resource: resource(), token: None, rest: None }
             }
             Mail::Renew { .. } | Mail::Noise => unreachable!("renewals ride apart"),
         }

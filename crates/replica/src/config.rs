@@ -1,7 +1,7 @@
 //! What a replica is told at its start. Values only; nothing is read from the environment here.
 
 use crate::NodeId;
-use crate::peer::Versions;
+use crate::peer::{Agreed, Versions};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -23,8 +23,10 @@ pub struct Config {
     pub snapshot: SnapshotOptions,
     /// Where blocking work runs.
     pub execution: Execution,
-    /// Which peer protocols are spoken: what this program speaks, unless an upgrade is rehearsed.
+    /// Which format versions are known: what this build reads and writes, unless an upgrade is rehearsed.
     pub versions: Versions,
+    /// Which format version the cluster has agreed on; set by the state machine.
+    pub agreed: Agreed,
     /// Where the bits of a new identity come from.
     pub entropy: Entropy,
     /// How durations are measured, for the status.
@@ -42,6 +44,7 @@ impl Config {
             snapshot: SnapshotOptions::default(),
             execution: Execution::default(),
             versions: Versions::default(),
+            agreed: Agreed::default(),
             entropy: Entropy::default(),
             stopwatch: Stopwatch::default(),
         }

@@ -32,7 +32,7 @@ pub use error::{BarrierError, Failure, ForwardError, MembershipError, ProposeErr
 pub use leadership::{Leadership, Office};
 pub use look_out::{LOOK_OUT, Row, look_out};
 pub use machine::StateMachine;
-pub use peer::{ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork, Versions};
+pub use peer::{Agreed, ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork, Versions};
 pub use quiet::Callers;
 pub use replica::{Proposal, Replica};
 pub use status::{Histogram, LogStatus, PeerStatus, Role, Status, SyncStatus};

@@ -265,7 +265,7 @@ impl<M: StateMachine> Replica<M> {
     /// member yet. It is refused if that node has a part in another cluster, or was a voter and has been wiped.
     pub async fn identity_of(&self, node: NodeId, address: &str) -> Result<String, MembershipError> {
         let ours = (self.parts.directory.identity(), self.parts.config.versions);
-        let heard =
+        let (heard, versions) =
             peer::probe(&*self.parts.network, ours, node, address, self.parts.config.timing.election_max)
                 .await
                 .map_err(|error| {
@@ -273,7 +273,10 @@ impl<M: StateMachine> Replica<M> {
                 })?;
         match heard.refusal {
             Some(refusal) => Err(MembershipError::Refused(refusal)),
-            None => Ok(format!("{:032x}", heard.identity.identity)),
+            None => {
+                self.parts.spoken.hear(node, versions);
+                Ok(format!("{:032x}", heard.identity.identity))
+            }
         }
     }
 
@@ -362,7 +365,7 @@ fn assemble(
         let io = |error| StartError::Io("cannot start the log".into(), error);
         let (queue, closed) = Queue::start(writer, disk, config.execution, lock).map_err(io)?;
 
-        let spoken = Arc::new(Spoken::new(config.versions));
+        let spoken = Arc::new(Spoken::new(config.versions, config.agreed.clone()));
         let quiet = Quiet::default();
         let memory = Memory::new(spoken.clone(), log.clone(), store.clone(), failed.clone());
         let links = Links::new(
@@ -406,9 +409,9 @@ fn assemble(
         }
         if !config.peers.is_empty() {
             let (config, directory, engine) = (config.clone(), directory.clone(), engine.clone());
-            let network = network.clone();
+            let (network, spoken) = (network.clone(), spoken.clone());
             tasks.push(tokio::spawn(async move {
-                if let Err(why) = peer::form(&config, &*network, &directory, &engine).await {
+                if let Err(why) = peer::form(&config, &*network, &directory, &engine, &spoken).await {
                     fail(&failed, &why);
                 }
             }));

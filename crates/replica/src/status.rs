@@ -42,6 +42,8 @@ pub struct Status {
     pub quorum_acknowledged_ago: Option<Duration>,
     /// The newest peer protocol that all members understand, as far as this node has heard.
     pub protocol: u16,
+    /// The newest format version that this node knows.
+    pub format_newest: u16,
     /// All other members, as the leader sees them (elsewhere without progress).
     pub peers: Vec<PeerStatus>,
     /// The log on disk.
@@ -153,6 +155,7 @@ pub(crate) fn assemble(
     Status {
         node: identity.node,
         protocol: spoken.common(others),
+        format_newest: spoken.own().newest,
         identity: format!("{:032x}", identity.identity),
         cluster: identity.cluster.map(|cluster| format!("{cluster:032x}")),
         role: match metrics.state {

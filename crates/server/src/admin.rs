@@ -56,6 +56,8 @@ pub(crate) enum Request {
     ShowKey {
         instead_of: String,
     },
+    /// Raise the agreed format version.
+    Upgrade,
 }
 
 /// What travels: a tag, then a message of the public interface.
@@ -65,6 +67,7 @@ mod tag {
     pub const ADD: u8 = 3;
     pub const REMOVE: u8 = 4;
     pub const SHOW_KEY: u8 = 5;
+    pub const UPGRADE: u8 = 6;
 
     pub const DONE: u8 = 0;
     pub const REFUSED: u8 = 1;
@@ -75,6 +78,7 @@ impl Request {
         let tagged = |tag: u8, message: Vec<u8>| [vec![tag], message].concat();
         match self {
             Request::Whois => vec![tag::WHOIS],
+            Request::Upgrade => vec![tag::UPGRADE],
             Request::StepDown(request) => tagged(tag::STEP_DOWN, request.encode_to_vec()),
             Request::Add(request) => tagged(tag::ADD, request.encode_to_vec()),
             Request::Remove(request) => tagged(tag::REMOVE, request.encode_to_vec()),
@@ -87,6 +91,7 @@ impl Request {
         let (tag, message) = bytes.split_first().ok_or_else(unreadable)?;
         let read = match *tag {
             tag::WHOIS => Ok(Request::Whois),
+            tag::UPGRADE => Ok(Request::Upgrade),
             tag::STEP_DOWN => proto::StepDownRequest::decode(message).map(Request::StepDown),
             tag::ADD => proto::NodeAddRequest::decode(message).map(Request::Add),
             tag::REMOVE => proto::NodeRemoveRequest::decode(message).map(Request::Remove),
@@ -122,6 +127,14 @@ impl Node {
         self.administer(Request::Remove(request)).await
     }
 
+    /// Raises the agreed format version.
+    pub(crate) async fn upgrade(
+        &self,
+        _request: proto::UpgradeRequest,
+    ) -> Result<proto::UpgradeResponse, ApiError> {
+        self.administer(Request::Upgrade).await
+    }
+
     /// Has the leader do it, here or over there.
     async fn administer<A: Message + Default>(&self, request: Request) -> Result<A, ApiError> {
         let reply = match self.leader() {
@@ -141,6 +154,7 @@ impl Node {
     pub(crate) async fn administer_here(&self, request: &[u8]) -> Vec<u8> {
         let done = match Request::decode(request) {
             Ok(Request::Whois) => Ok(self.whois().encode_to_vec()),
+            Ok(Request::Upgrade) => self.upgrade_here().await.map(|done| done.encode_to_vec()),
             Ok(Request::StepDown(request)) => {
                 self.step_down_here(request.to).await.map(|done| done.encode_to_vec())
             }
@@ -245,6 +259,7 @@ impl Node {
             last_log: status.last_log_index,
             version: env!("CARGO_PKG_VERSION").into(),
             identity: status.identity,
+            format_newest: status.format_newest.into(),
         }
     }
 

@@ -103,6 +103,11 @@ pub(crate) fn failed(failure: Failure) -> ApiError {
         Failure::Overloaded { retry_after } => ApiError::overloaded("a queue is full", retry_after),
         Failure::Unknown { reason } => ApiError::unknown_outcome(&reason),
         Failure::Stopping => stopping(),
+        Failure::NeedsUpgrade { agreed } => ApiError::new(
+            Code::UpgradeNeeded,
+            format!("the cluster has agreed on format version {agreed}, which cannot say this; nothing was done"),
+        )
+        .hint("when every node runs this release, run `tenure cluster upgrade`"),
     }
 }
 
@@ -446,6 +451,8 @@ impl Api {
         let leader = status
             .leader
             .filter(|leader| everybody.iter().any(|node| node.node == *leader && node.reachable));
+        let format = self.node.format();
+        let format_next = crate::upgrade::possible(format, &everybody).map(|next| next.get().into());
         let nodes = everybody.into_iter().map(|node| json::NodeStatus {
             node: node.node,
             peer_address: node.peer_address,
@@ -455,11 +462,11 @@ impl Api {
             last_log: node.last_log,
             version: node.version,
             identity: node.identity,
+            format_newest: node.format_newest,
         });
         Ok(self.node.glance(|machine| {
             let counts = machine.counts();
-            let state = machine.capture();
-            let restoring = state.grants_from.remaining_at(state.time);
+            let restoring = machine.grants_in();
             json::ClusterStatus {
                 cluster: words::hex(&machine.settings().cluster),
                 leader,
@@ -477,6 +484,8 @@ impl Api {
                 state_hash,
                 fault_tolerant: status.voters.len() > 2,
                 restoring_ms: (!restoring.is_zero()).then(|| words::millis(restoring)),
+                format: format.get().into(),
+                format_next,
             }
         }))
     }

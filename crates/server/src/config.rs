@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use tenure_core::{Limits, OfficeLimits};
+use tenure_core::{FormatVersion, Limits, OfficeLimits};
 use tenure_replica::{LogOptions, NodeId, SnapshotOptions, Timing};
 
 /// How one node is to run.
@@ -32,6 +33,10 @@ pub struct Config {
     pub log: LogOptions,
     /// When the log is replaced by a snapshot.
     pub snapshot: SnapshotOptions,
+    /// Raise the agreed format version by itself once every member has known the next one for this long.
+    pub auto_upgrade: Option<Duration>,
+    /// The newest format version that this node reads and writes: what this build knows, unless an upgrade is rehearsed.
+    pub format_newest: FormatVersion,
 }
 
 impl Config {
@@ -49,6 +54,8 @@ impl Config {
             timing: Timing::default(),
             log: LogOptions::default(),
             snapshot: SnapshotOptions::default(),
+            auto_upgrade: None,
+            format_newest: FormatVersion::NEWEST,
         }
     }
 }

@@ -11,7 +11,7 @@ use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tenure_clock::Clock;
 use tenure_core::{
-    Answer, Command, Line, Message, Moment, Office, OfficeLimits, Renewal, RenewalAnswer, Sealed, Settings,
+    Answer, Command, FormatVersion, Line, Message, Moment, Office, OfficeLimits, Renewal, RenewalAnswer, Sealed, Settings,
     Turned, Waiting,
 };
 use tenure_replica::{Alarm, Execution, Leadership, ProposeError, Replica, look_out};
@@ -41,8 +41,12 @@ pub enum Mail {
     },
     /// One command, encoded where it was made so that the desk need not.
     Command {
-        /// As it stands in an entry.
+        /// As it stands in an entry of this version.
         encoded: Vec<u8>,
+        /// The version that it was encoded in. An entry of another version has it encoded again.
+        version: FormatVersion,
+        /// Whether it raises the agreed version to `version`: its entry is written in that one.
+        raises: bool,
         /// Whether it opens a session.
         opens: bool,
         /// Who waits.
@@ -153,6 +157,8 @@ pub struct Desk {
     looks_out: bool,
     numbers: Arc<Mutex<DeskNumbers>>,
     founding: Option<Settings>,
+    /// The agreed format version, as of the last entry that was answered. It never falls.
+    format: FormatVersion,
 }
 
 /// An entry of this desk, and what became of it.
@@ -192,6 +198,7 @@ pub fn desk(
         looks_out: execution == Execution::Threads,
         numbers: numbers.clone(),
         founding: Some(founding),
+        format: FormatVersion::OLDEST,
     };
     (desk, Trays { first: first_sender, rest: rest_sender, probes: probe_sender, prober }, numbers)
 }
@@ -279,24 +286,33 @@ impl Desk {
         self.leave();
         let Some(office) = leadership.office() else { return };
         // The first entry of our own term has been applied: from here on the machine's time is ours to count.
-        let (time, formed) = {
+        let (time, formed, format) = {
             let machine = self.replica.machine().read();
-            (machine.time(), machine.machine().settings().cluster != [0; 16])
+            let formed = machine.machine().settings().cluster != [0; 16];
+            (machine.time(), formed, machine.machine().format())
         };
+        self.format = format;
         self.office.take(time, self.clock.now());
         self.held = Some(office);
         self.numbers.lock().offices += 1;
         info!(term = office.term, node = office.node, "took office");
         if let Some(settings) = self.founding.take_if(|_| !formed) {
-            self.put_in(&Command::Configure(Box::new(settings)));
+            self.put_in(&Command::Configure(Box::new(settings)), self.format);
+            // Nobody could return to an older release with a cluster that did not exist there: a new one begins with
+            // the newest version that all of its members know.
+            let common = self.replica.status().protocol.try_into().ok().and_then(FormatVersion::known);
+            if let Some(to) = common.filter(|common| *common > self.format) {
+                self.put_in(&Command::Upgrade { to }, to);
+            }
         }
-        self.put_in(&Command::TookOffice { node: office.node, term: office.term });
+        self.put_in(&Command::TookOffice { node: office.node, term: office.term }, self.format);
     }
 
-    fn put_in(&mut self, command: &Command) {
+    fn put_in(&mut self, command: &Command, version: FormatVersion) {
         let mut encoded = Vec::new();
-        tenure_wire::encode_command(command, &mut encoded);
-        self.take_in(Mail::Command { encoded, opens: false, reply: Box::new(drop) });
+        tenure_wire::encode_command(version, command, &mut encoded);
+        let raises = matches!(command, Command::Upgrade { .. });
+        self.take_in(Mail::Command { encoded, version, raises, opens: false, reply: Box::new(drop) });
     }
 
     fn leave(&mut self) {
@@ -330,6 +346,7 @@ impl Desk {
 
     /// The entry's bytes, and who waits for what in it.
     fn encode(&mut self, sealed: Sealed<Mail>) -> (Bytes, WaitingReplies) {
+        let format = entry_format(self.format, &sealed.batch);
         let mut renewals = Vec::new();
         let mut commands = Vec::new();
         let mut waiting = WaitingReplies::default();
@@ -340,16 +357,20 @@ impl Desk {
                     waiting.renewals.push((more.len(), reply));
                     renewals.extend_from_slice(&more);
                 }
-                Mail::Command { encoded, reply, .. } => {
-                    waiting.commands.push(reply);
-                    commands.push(encoded);
-                }
+                Mail::Command { encoded, version, reply, .. } => match in_format(format, version, encoded) {
+                    Some(encoded) => {
+                        waiting.commands.push(reply);
+                        commands.push(encoded);
+                    }
+                    // Another node has applied a raise that this one has not: in a moment it will have.
+                    None => reply(Err(Failure::overloaded())),
+                },
             }
         }
         self.office.recycle(batch);
         let command_bytes: usize = commands.iter().map(Vec::len).sum();
         let mut entry = Vec::with_capacity(64 + 4 * renewals.len() + command_bytes);
-        tenure_wire::encode_entry_head(at, self.clock.wall(), &renewals, commands.len(), &mut entry);
+        tenure_wire::encode_entry_head(format, at, self.clock.wall(), &renewals, commands.len(), &mut entry);
         commands.iter().for_each(|command| entry.extend_from_slice(command));
         (Bytes::from(entry), waiting)
     }
@@ -366,6 +387,7 @@ impl Desk {
             self.office.answered(entry.number);
             if let Ok(applied) = &entry.answer {
                 self.office.applied(applied.time);
+                self.format = self.format.max(applied.format);
             }
         }
         self.answered.push(entry);
@@ -378,6 +400,28 @@ impl Desk {
         numbers.in_flight = self.office.in_flight();
         numbers.dropped = self.office.dropped();
     }
+}
+
+/// The version of an entry: the agreed one, or the one that a command in it raises to.
+fn entry_format(agreed: FormatVersion, batch: &[Mail]) -> FormatVersion {
+    let raised = batch.iter().filter_map(|mail| match mail {
+        Mail::Command { version, raises: true, .. } => Some(*version),
+        _ => None,
+    });
+    raised.fold(agreed, FormatVersion::max)
+}
+
+/// A command as it stands in an entry of this version; `None` if that version cannot say all of it.
+fn in_format(format: FormatVersion, version: FormatVersion, encoded: Vec<u8>) -> Option<Vec<u8>> {
+    if version == format {
+        return Some(encoded);
+    }
+    let command = tenure_wire::decode_command(version, &encoded).expect("it was encoded or read at intake");
+    tenure_wire::command_fits(format, &command).then(|| {
+        let mut encoded = Vec::with_capacity(encoded.len() + 8);
+        tenure_wire::encode_command(format, &command, &mut encoded);
+        encoded
+    })
 }
 
 /// Who waits for the answers of one entry, in the order of the entry.
@@ -405,5 +449,51 @@ impl WaitingReplies {
                 self.commands.into_iter().for_each(|reply| reply(Err(failure.clone())));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_core::{Caller, Secret, SessionId, SessionNumber};
+
+    fn release(rest: Option<Duration>) -> Command {
+        let session = SessionId { number: SessionNumber::new(1), secret: Secret::new([1; 16]) };
+        let resource = "a/b".parse().unwrap();
+        Command::Release { by: Caller::unnumbered(session), resource, token: None, rest }
+    }
+
+    fn encoded(version: FormatVersion, command: &Command) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        tenure_wire::encode_command(version, command, &mut bytes);
+        bytes
+    }
+
+    /// A command that was queued before a raise, or forwarded by a node that is ahead, is encoded again for its entry.
+    #[test]
+    fn a_command_is_encoded_again_in_the_version_of_its_entry() {
+        let (old, new) = (FormatVersion::V1, FormatVersion::V2);
+        let plain = release(None);
+        assert_eq!(in_format(new, old, encoded(old, &plain)), Some(encoded(new, &plain)));
+        assert_eq!(in_format(old, new, encoded(new, &plain)), Some(encoded(old, &plain)));
+        let resting = release(Some(Duration::from_secs(1)));
+        assert_eq!(in_format(old, new, encoded(new, &resting)), None, "it would lose its rest");
+        assert_ne!(encoded(old, &plain), encoded(new, &plain), "or this shows nothing");
+    }
+
+    #[test]
+    fn an_entry_that_raises_is_written_in_the_version_it_raises_to() {
+        let (old, new) = (FormatVersion::V1, FormatVersion::V2);
+        let mail = |command: &Command, version| Mail::Command {
+            encoded: encoded(version, command),
+            version,
+            raises: matches!(command, Command::Upgrade { .. }),
+            opens: false,
+            reply: Box::new(drop),
+        };
+        let plain = mail(&release(None), new);
+        assert_eq!(entry_format(old, &[plain]), old, "a newer sender raises nothing");
+        assert_eq!(entry_format(old, &[mail(&Command::Upgrade { to: new }, new)]), new);
+        assert_eq!(entry_format(new, &[]), new);
     }
 }

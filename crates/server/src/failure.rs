@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tenure_core::FormatVersion;
 use tenure_replica::{BarrierError, NodeId, ProposeError};
 
 /// Why a request has no answer.
@@ -28,6 +29,12 @@ pub enum Failure {
     /// This node is stopping. Nothing was applied.
     #[error("this node is stopping")]
     Stopping,
+    /// The cluster has not agreed on a format version that can say this. Nothing was applied.
+    #[error("the cluster has agreed on format version {agreed}, which cannot say this")]
+    NeedsUpgrade {
+        /// The agreed version.
+        agreed: FormatVersion,
+    },
 }
 
 impl Failure {

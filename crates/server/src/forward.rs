@@ -8,8 +8,8 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tenure_clock::Clock;
-use tenure_core::{Answer, Moment, Renewal, RenewalAnswer};
-use tenure_replica::{ForwardError, ForwardHandler, NodeId, Replica};
+use tenure_core::{Answer, FormatVersion, Moment, Renewal, RenewalAnswer};
+use tenure_replica::{Agreed, ForwardError, ForwardHandler, NodeId, Replica};
 use tenure_wire::{Forwarded, ForwardedReply};
 use tokio::sync::{mpsc, oneshot};
 
@@ -34,6 +34,7 @@ pub struct Forwarder {
     replica: Replica<Replicated>,
     clock: Arc<dyn Clock>,
     renewals: mpsc::Sender<Parcel>,
+    agreed: Agreed,
 }
 
 /// Where a caller waits.
@@ -48,10 +49,15 @@ struct Parcel {
 }
 
 impl Forwarder {
-    pub fn new(replica: Replica<Replicated>, clock: Arc<dyn Clock>) -> Forwarder {
+    pub fn new(replica: Replica<Replicated>, clock: Arc<dyn Clock>, agreed: Agreed) -> Forwarder {
         let (renewals, parcels) = mpsc::channel(CALLERS_WAITING_MAX);
-        tokio::spawn(carry_renewals(replica.clone(), clock.clone(), parcels));
-        Forwarder { replica, clock, renewals }
+        tokio::spawn(carry_renewals(replica.clone(), clock.clone(), agreed.clone(), parcels));
+        Forwarder { replica, clock, renewals, agreed }
+    }
+
+    /// The format version that the cluster has agreed on, as far as this node has applied.
+    pub fn format(&self) -> FormatVersion {
+        format(&self.agreed)
     }
 
     /// The replica whose leader is asked.
@@ -60,8 +66,13 @@ impl Forwarder {
     }
 
     /// Puts an encoded command through the leader's log.
-    pub async fn command(&self, leader: NodeId, encoded: Vec<u8>) -> Result<Answer, Failure> {
-        match ask(&self.replica, leader, &Forwarded::Command(encoded), COMMAND_WITHIN).await? {
+    pub async fn command(
+        &self,
+        leader: NodeId,
+        version: FormatVersion,
+        encoded: Vec<u8>,
+    ) -> Result<Answer, Failure> {
+        match ask(&self.replica, leader, version, &Forwarded::Command(encoded), COMMAND_WITHIN).await? {
             ForwardedReply::Answer(answer) => Ok(*answer),
             other => Err(failure(other)),
         }
@@ -85,7 +96,7 @@ impl Forwarder {
         request: Vec<u8>,
         within: Duration,
     ) -> Result<Vec<u8>, Failure> {
-        match ask(&self.replica, node, &Forwarded::Administer(request), within).await? {
+        match ask(&self.replica, node, self.format(), &Forwarded::Administer(request), within).await? {
             ForwardedReply::Administered(answer) => Ok(answer),
             other => Err(failure(other)),
         }
@@ -93,7 +104,7 @@ impl Forwarder {
 
     /// How far a reader must have applied to see everything acknowledged before this call.
     pub async fn read_index(&self, leader: NodeId) -> Result<u64, Failure> {
-        match ask(&self.replica, leader, &Forwarded::ReadIndex, NET).await? {
+        match ask(&self.replica, leader, self.format(), &Forwarded::ReadIndex, NET).await? {
             ForwardedReply::ReadIndex(entries) => Ok(entries),
             other => Err(failure(other)),
         }
@@ -104,15 +115,16 @@ impl Forwarder {
 async fn carry_renewals(
     replica: Replica<Replicated>,
     clock: Arc<dyn Clock>,
+    agreed: Agreed,
     mut parcels: mpsc::Receiver<Parcel>,
 ) {
     while let Some(first) = parcels.recv().await {
         let waiting = std::iter::once(first).chain(std::iter::from_fn(|| parcels.try_recv().ok()));
         let Some(load) = Load::pack(waiting, clock.now()) else { continue };
-        let replica = replica.clone();
+        let (replica, version) = (replica.clone(), format(&agreed));
         tokio::spawn(async move {
             let request = Forwarded::Renewals(load.renewals);
-            let outcome = match ask(&replica, load.to, &request, load.within).await {
+            let outcome = match ask(&replica, load.to, version, &request, load.within).await {
                 Ok(ForwardedReply::Renewals(answers)) => Ok(answers),
                 Ok(other) => Err(failure(other)),
                 Err(failure) => Err(failure),
@@ -193,20 +205,26 @@ impl Callers {
     }
 }
 
+/// What was agreed on, as this build knows it: its machine has applied that.
+fn format(agreed: &Agreed) -> FormatVersion {
+    agreed.get().try_into().ok().and_then(FormatVersion::known).unwrap_or(FormatVersion::OLDEST)
+}
+
 async fn ask(
     replica: &Replica<Replicated>,
     leader: NodeId,
+    version: FormatVersion,
     request: &Forwarded,
     within: Duration,
 ) -> Result<ForwardedReply, Failure> {
-    let request = Bytes::from(tenure_wire::encode_forwarded(request));
+    let request = Bytes::from(tenure_wire::encode_forwarded(version, request));
     let reply = replica.forward(leader, request, within).await.map_err(|error| match error {
         ForwardError::Unreachable(node) => Failure::NoLeader { leader: Some(node) },
         ForwardError::NoAnswer(node) => {
             Failure::Unknown { reason: format!("node {node}, which leads, did not answer") }
         }
     })?;
-    tenure_wire::decode_forwarded_reply(&reply)
+    tenure_wire::decode_forwarded_reply(FormatVersion::NEWEST, &reply)
         .map_err(|error| Failure::Unknown { reason: error.to_string() })
 }
 
@@ -229,11 +247,11 @@ impl ForwardHandler for Desked {
     fn handle(&self, _from: NodeId, request: Bytes) -> BoxFuture<'static, Bytes> {
         let node = self.0.clone();
         async move {
-            let reply = match tenure_wire::decode_forwarded(&request) {
-                Ok(request) => answer(&node, request).await,
+            let reply = match tenure_wire::decode_forwarded(FormatVersion::NEWEST, &request) {
+                Ok((version, request)) => answer(&node, version, request).await,
                 Err(error) => ForwardedReply::Unknown(error.to_string()),
             };
-            Bytes::from(tenure_wire::encode_forwarded_reply(&reply))
+            Bytes::from(tenure_wire::encode_forwarded_reply(node.format(), &reply))
         }
         .boxed()
     }
@@ -241,10 +259,10 @@ impl ForwardHandler for Desked {
 
 /// Answers here or not at all: a request is forwarded once, so that two nodes that each believe the other
 /// leads do not pass it to and fro.
-async fn answer(node: &Node, request: Forwarded) -> ForwardedReply {
+async fn answer(node: &Node, version: FormatVersion, request: Forwarded) -> ForwardedReply {
     let answered = match request {
         Forwarded::Command(encoded) => {
-            node.submit_here(encoded).await.map(|answer| ForwardedReply::Answer(Box::new(answer)))
+            node.submit_here(version, encoded).await.map(|answer| ForwardedReply::Answer(Box::new(answer)))
         }
         Forwarded::Renewals(renewals) => node.renew_here(renewals).await.map(ForwardedReply::Renewals),
         Forwarded::ReadIndex => node.read_index_here().await.map(ForwardedReply::ReadIndex),
@@ -257,6 +275,8 @@ async fn answer(node: &Node, request: Forwarded) -> ForwardedReply {
         Failure::Overloaded { retry_after } => ForwardedReply::Overloaded(retry_after.as_millis() as u64),
         Failure::Unknown { reason } => ForwardedReply::Unknown(reason),
         Failure::Stopping => ForwardedReply::Stopping,
+        // Checked where the command came in, so it does not come up here.
+        failure @ Failure::NeedsUpgrade { .. } => ForwardedReply::Unknown(failure.to_string()),
     })
 }
 

@@ -30,6 +30,7 @@ mod signing;
 mod tally;
 #[cfg(test)]
 mod tests;
+mod upgrade;
 mod watching;
 
 pub use config::Config;

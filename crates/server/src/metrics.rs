@@ -332,6 +332,13 @@ fn render_replica(node: &Node, page: &mut Page) {
         .value(replica.leader.unwrap_or(0));
     page.gauge("tenure_is_leader", "1 on the node that leads.").value(u8::from(replica.role == Role::Leader));
     page.gauge("tenure_term", "The current term.").value(replica.term);
+    let format = node.format().get();
+    page.gauge("tenure_format_version", "The format version that the cluster has agreed on.").value(format);
+    page.gauge(
+        "tenure_format_upgrade_possible",
+        "1 if every member, as last heard, knows a newer format version than the agreed one: see `tenure cluster upgrade`.",
+    )
+    .value(u8::from(replica.protocol > u16::from(format)));
     page.gauge("tenure_peer_protocol", "The newest peer protocol that all members understand.")
         .value(replica.protocol);
     page.gauge("tenure_voters", "Members that vote.").value(replica.voters.len());

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{
-    AcquireBy, Answer, Command, Machine, Renewal, RenewalAnswer, Secret, SessionId, TransmissionId,
-};
+use tenure_core::{AcquireBy, Answer, Command, FormatVersion, Machine, Renewal, RenewalAnswer, Secret, SessionId, TransmissionId};
 use tenure_replica::{Entropy, Leadership, NodeId, Replica, Status};
 use tokio::sync::{oneshot, watch};
 
@@ -96,44 +94,75 @@ impl Node {
 
     /// Puts a command through the log, here or at the leader, and gives what applying it answered.
     pub async fn submit(&self, command: Command) -> Result<Answer, Failure> {
-        let mut encoded = Vec::with_capacity(COMMAND_BYTES_USUAL);
-        tenure_wire::encode_command(&command, &mut encoded);
+        let (version, encoded) = self.encode(&command)?;
         match self.leader() {
-            Route::Here => self.post(encoded, opens(&command)).await,
-            Route::To(leader) => self.0.forwarder.command(leader, encoded).await,
+            Route::Here => self.post(version, encoded, &command).await,
+            Route::To(leader) => self.0.forwarder.command(leader, version, encoded).await,
             Route::Nowhere => Err(Failure::NoLeader { leader: None }),
         }
     }
 
     /// Puts an encoded command through this node's own desk.
-    pub(crate) async fn submit_here(&self, encoded: Vec<u8>) -> Result<Answer, Failure> {
+    pub(crate) async fn submit_here(&self, version: FormatVersion, encoded: Vec<u8>) -> Result<Answer, Failure> {
         // Another node made these bytes; what is put into the log must be readable by all.
-        let command = tenure_wire::decode_command(&encoded).map_err(|error| Failure::Unknown {
+        let command = tenure_wire::decode_command(version, &encoded).map_err(|error| Failure::Unknown {
             reason: format!("a forwarded command is unreadable: {error}"),
         })?;
-        self.post(encoded, opens(&command)).await
+        if let Command::Upgrade { .. } = command {
+            return Err(Failure::Unknown { reason: "only a leader raises the format version".into() });
+        }
+        self.post(version, encoded, &command).await
     }
 
-    async fn post(&self, encoded: Vec<u8>, opens: bool) -> Result<Answer, Failure> {
+    /// Raises the agreed format version. This node leads, and has heard from every member that it knows that version.
+    pub(crate) async fn raise_format(&self, to: FormatVersion) -> Result<Answer, Failure> {
+        let command = Command::Upgrade { to };
+        let mut encoded = Vec::new();
+        tenure_wire::encode_command(to, &command, &mut encoded);
+        self.post(to, encoded, &command).await
+    }
+
+    /// The command as this node writes it now: in the version that the cluster has agreed on.
+    fn encode(&self, command: &Command) -> Result<(FormatVersion, Vec<u8>), Failure> {
+        let version = self.format();
+        // Everything fits the newest version.
+        if version < FormatVersion::NEWEST && !tenure_wire::command_fits(version, command) {
+            return Err(Failure::NeedsUpgrade { agreed: version });
+        }
+        let mut encoded = Vec::with_capacity(COMMAND_BYTES_USUAL);
+        tenure_wire::encode_command(version, command, &mut encoded);
+        Ok((version, encoded))
+    }
+
+    /// The format version that the cluster has agreed on, as far as this node has applied.
+    pub fn format(&self) -> FormatVersion {
+        self.0.forwarder.format()
+    }
+
+    async fn post(
+        &self,
+        version: FormatVersion,
+        encoded: Vec<u8>,
+        command: &Command,
+    ) -> Result<Answer, Failure> {
         let (reply, answer) = oneshot::channel();
-        self.0.trays.put(Mail::Command {
-            encoded,
-            opens,
-            reply: Box::new(|answer| drop(reply.send(answer))),
-        });
+        let reply = Box::new(|answer| drop(reply.send(answer)));
+        self.0.trays.put(command_mail(version, encoded, command, reply));
         answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
     }
 
     /// Puts a command through the log like [`submit`](Self::submit), for a caller that has many under way: the
     /// answer goes to `reply`, and nothing waits here.
     pub fn submit_to(&self, command: &Command, reply: Reply<Answer>) {
-        let mut encoded = Vec::with_capacity(COMMAND_BYTES_USUAL);
-        tenure_wire::encode_command(command, &mut encoded);
+        let (version, encoded) = match self.encode(command) {
+            Ok(encoded) => encoded,
+            Err(failure) => return reply(Err(failure)),
+        };
         match self.leader() {
-            Route::Here => self.0.trays.put(Mail::Command { encoded, opens: opens(command), reply }),
+            Route::Here => self.0.trays.put(command_mail(version, encoded, command, reply)),
             Route::To(leader) => {
                 let forwarder = self.0.forwarder.clone();
-                tokio::spawn(async move { reply(forwarder.command(leader, encoded).await) });
+                tokio::spawn(async move { reply(forwarder.command(leader, version, encoded).await) });
             }
             Route::Nowhere => reply(Err(Failure::NoLeader { leader: None })),
         }
@@ -287,6 +316,11 @@ impl Node {
     pub(crate) fn replica(&self) -> &Replica<Replicated> {
         &self.0.replica
     }
+}
+
+fn command_mail(version: FormatVersion, encoded: Vec<u8>, command: &Command, reply: Reply<Answer>) -> Mail {
+    let raises = matches!(command, Command::Upgrade { .. });
+    Mail::Command { encoded, version, raises, opens: opens(command), reply }
 }
 
 /// Whether a command opens a session, and so stands in the line ahead of everything else.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tenure_clock::Clock;
 use tenure_core::state::State;
-use tenure_core::{Applied, LeaderPace, Machine, MachineTime};
-use tenure_replica::StateMachine;
+use tenure_core::{Applied, FormatVersion, LeaderPace, Machine, MachineTime};
+use tenure_replica::{Agreed, StateMachine};
 
 use crate::hub::Hub;
 
@@ -22,6 +22,9 @@ pub struct Replicated {
     hub: Arc<Hub>,
     clock: Arc<dyn Clock>,
     pace: LeaderPace,
+    agreed: Agreed,
+    /// The newest format version that this node reads.
+    newest: FormatVersion,
 }
 
 /// What applying one entry answered, and where the machine's time stood then.
@@ -29,6 +32,8 @@ pub struct Replicated {
 pub struct AppliedEntry {
     pub applied: Applied,
     pub time: MachineTime,
+    /// The format version agreed on then.
+    pub format: FormatVersion,
 }
 
 /// A state on its way into a snapshot, or a machine on its way out of one.
@@ -38,8 +43,8 @@ pub enum Capture {
 }
 
 impl Replicated {
-    pub fn new(hub: Arc<Hub>, clock: Arc<dyn Clock>) -> Self {
-        Self { machine: Machine::default(), hub, clock, pace: LeaderPace::new(RHO_PPM) }
+    pub fn new(hub: Arc<Hub>, clock: Arc<dyn Clock>, agreed: Agreed, newest: FormatVersion) -> Self {
+        Self { machine: Machine::default(), hub, clock, pace: LeaderPace::new(RHO_PPM), agreed, newest }
     }
 
     /// By how much cluster time runs ahead of this node's clock, in parts per million, if by more than rho allows.
@@ -79,11 +84,13 @@ impl StateMachine for Replicated {
     fn apply(&mut self, _index: u64, _term: u64, entry: &[u8]) -> AppliedEntry {
         // The bytes have passed their checksums and a leader of this cluster made them. What cannot be
         // read must not be skipped: this node would then agree with nobody.
-        let entry = tenure_wire::decode_entry(entry).unwrap_or_else(|error| panic!("cannot apply: {error}"));
+        let entry = tenure_wire::decode_entry(self.newest, entry).unwrap_or_else(|error| panic!("cannot apply: {error}"));
         let applied = self.machine.apply(entry);
+        let format = self.machine.format();
+        self.agreed.set(format.get().into());
         self.follow_pace();
         self.hub.publish(&applied, &self.machine);
-        AppliedEntry { applied, time: self.time() }
+        AppliedEntry { applied, time: self.time(), format }
     }
 
     fn capture(&self) -> Capture {
@@ -98,7 +105,7 @@ impl StateMachine for Replicated {
     }
 
     fn read_snapshot(input: &mut dyn Read) -> io::Result<Capture> {
-        let state = tenure_wire::read_snapshot(input)
+        let state = tenure_wire::read_snapshot(FormatVersion::NEWEST, input)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let machine =
             Machine::from_state(state).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
@@ -112,6 +119,8 @@ impl StateMachine for Replicated {
                 Machine::from_state(*state).expect("a state taken from a machine is sound")
             }
         };
+        assert!(machine.format() <= self.newest, "a newer tenure wrote this snapshot: run that version on this node");
+        self.agreed.set(machine.format().get().into());
         let old = std::mem::replace(&mut self.machine, machine);
         // Freeing a million sessions takes most of a second, in which nothing would be applied.
         std::thread::spawn(move || drop(old));
@@ -131,13 +140,13 @@ mod tests {
     #[test]
     fn a_leader_with_a_fast_clock_is_noticed_and_a_snapshot_is_not() {
         let clock = ManualClock::new();
-        let mut replicated = Replicated::new(Hub::new(), Arc::new(clock.clone()));
+        let mut replicated = Replicated::new(Hub::new(), Arc::new(clock.clone()), Agreed::default(), FormatVersion::NEWEST);
         let apply = |replicated: &mut Replicated, ahead: Duration| {
             clock.advance(Duration::from_secs(1));
             let at = replicated.machine().time().plus(Duration::from_secs(1) + ahead);
             let (wall, renewals, commands) = (WallTime::default(), Vec::new(), Vec::new());
             let mut bytes = Vec::new();
-            tenure_wire::encode_entry(&Entry { at, wall, renewals, commands }, &mut bytes);
+            tenure_wire::encode_entry(FormatVersion::V1, &Entry { at, wall, renewals, commands }, &mut bytes);
             replicated.apply(1, 1, &bytes);
         };
         for _ in 0..200 {

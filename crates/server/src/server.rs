@@ -8,9 +8,9 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use tenure_clock::{Clock, SystemClock};
-use tenure_core::{Moment, Settings};
+use tenure_core::{FormatVersion, Moment, Settings};
 use tenure_replica::{
-    Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork, Timing, Versions,
+    Agreed, Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork, Timing, Versions,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -78,6 +78,7 @@ pub struct Server {
     front: JoinHandle<()>,
     desk: JoinHandle<()>,
     members: JoinHandle<()>,
+    upgrade: Option<JoinHandle<()>>,
 }
 
 impl Server {
@@ -108,6 +109,11 @@ impl Server {
         address: SocketAddr,
     ) -> Result<Server, StartError> {
         let hub = Hub::new();
+        let agreed = Agreed::default();
+        let versions = Versions {
+            oldest: FormatVersion::OLDEST.get().into(),
+            newest: config.format_newest.get().into(),
+        };
         let origin = world.clock.now();
         let clock = world.clock.clone();
         let founding =
@@ -120,13 +126,14 @@ impl Server {
                 log: config.log,
                 snapshot: config.snapshot,
                 execution: world.execution,
-                versions: Versions::default(),
+                versions,
+                agreed: agreed.clone(),
                 entropy: world.entropy.clone(),
                 stopwatch: Stopwatch::from_source(move || Moment::longest_since(clock.now(), origin)),
             },
             world.disk.clone(),
             world.network.clone(),
-            Replicated::new(hub.clone(), world.clock.clone()),
+            Replicated::new(hub.clone(), world.clock.clone(), agreed.clone(), config.format_newest),
         )
         .await?;
         let prober = Prober::new(world.network, probe_address(address).to_string(), world.entropy.clone());
@@ -140,10 +147,13 @@ impl Server {
         );
         let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
         let signer = Signer::new(config.node, world.disk, world.entropy.clone(), world.execution);
-        let forwarder = Forwarder::new(replica, world.clock.clone());
+        let forwarder = Forwarder::new(replica, world.clock.clone(), agreed);
         let node = Node::new(forwarder, trays, hub, world.entropy, numbers, signer, client_address);
         let desk = tokio::spawn(desk.work());
         let members = tokio::spawn(node.clone().keep_members());
+        let upgrade = config
+            .auto_upgrade
+            .map(|after| tokio::spawn(node.clone().keep_upgraded(after, world.clock.clone())));
         let (stop, stopping) = watch::channel(false);
         let front = Front::new(
             node.clone(),
@@ -156,7 +166,7 @@ impl Server {
         let connections_max = config.connections_max.unwrap_or(CONNECTIONS_MAX);
         let front = tokio::spawn(front.serve(accept, connections_max, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
-        Ok(Server { node, address, stop, front, desk, members })
+        Ok(Server { node, address, stop, front, desk, members, upgrade })
     }
 
     /// The node.
@@ -202,6 +212,9 @@ impl Server {
         let _ = self.front.await;
         self.desk.abort();
         self.members.abort();
+        if let Some(upgrade) = self.upgrade {
+            upgrade.abort();
+        }
         replica.shutdown().await;
         info!("stopped");
     }

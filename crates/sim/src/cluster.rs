@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tenure_core::{Limits, OfficeLimits};
+use tenure_core::{FormatVersion, Limits, OfficeLimits};
 use tenure_replica::{Entropy, Execution, LogOptions, NodeId, SimDisk, SnapshotOptions, Timing, Wreck};
 use tenure_server::{Config, Node, Server, World};
 
@@ -41,6 +41,8 @@ pub struct Member {
     pub snapshot: Option<u64>,
     /// It lacks entries up to this one, and the leader has removed them from its log.
     pub behind: Option<u64>,
+    /// The release that it runs: the newest format version that it knows.
+    pub release: FormatVersion,
     config: Config,
     ppm: i64,
     inside: Arc<Mutex<Inside>>,
@@ -68,6 +70,8 @@ impl Member {
             // Small, so that segments end and are removed all the time.
             log: LogOptions { segment_bytes: 32 << 10, frame_bytes_max: 8 << 10, cache_bytes: 16 << 10 },
             snapshot,
+            auto_upgrade: None,
+            format_newest: FormatVersion::NEWEST,
         };
         Member {
             node,
@@ -81,6 +85,7 @@ impl Member {
             damaged: None,
             snapshot: None,
             behind: None,
+            release: FormatVersion::NEWEST,
             config,
             ppm,
             inside: Arc::default(),
@@ -95,7 +100,7 @@ impl Member {
     /// Starts its process.
     pub fn start(&mut self, now: Tick, net: &Net, dice: &mut Dice) {
         let port = net.process(self.host());
-        let config = self.config.clone();
+        let config = Config { format_newest: self.release, ..self.config.clone() };
         let disk = self.disk.clone();
         let inside = self.inside.clone();
         let chance = Mutex::new(dice.fork());

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use tenure_checker::{Answer, Call, Failure, Final, Outcome as Came, Violation, judge};
-use tenure_core::RegisterKey;
+use tenure_core::{FormatVersion, RegisterKey};
 
 use crate::net::Tick;
 use crate::run::{CALM_MAX, Outcome, Run};
@@ -39,6 +39,9 @@ impl Run {
             self.record.history(|history| history.failures.push(failure));
         }
         self.write_finals();
+        let formats = self.members.values().filter(|member| !member.leaving);
+        let formats = formats.filter_map(|member| member.look(|node| node.format()));
+        let format = formats.min().unwrap_or(FormatVersion::OLDEST);
         let overshoot = self.overshoot().as_micros() as u64;
         // Everybody ends, and what they had under way is unknown.
         for member in self.members.values_mut() {
@@ -66,6 +69,8 @@ impl Run {
             what: format!("voter {node} had lost {what} and was let in again, seen at {} us", at * 1_000),
         }));
         Outcome {
+            releases: (0, false),
+            format,
             seed,
             hash,
             violations: judged.violations,

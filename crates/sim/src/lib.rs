@@ -19,8 +19,9 @@ mod operator;
 mod record;
 mod run;
 mod storage;
+mod upgrade;
 mod workload;
 
 pub use coverage::Coverage;
 pub use host::QUIET_THREAD;
-pub use run::{Outcome, run_seed, run_with_packets};
+pub use run::{Outcome, run_seed, run_upgrade, run_with_packets};

@@ -5,12 +5,12 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_sim::{Coverage, Outcome, QUIET_THREAD, run_seed, run_with_packets};
+use tenure_sim::{Coverage, Outcome, QUIET_THREAD, run_seed, run_upgrade, run_with_packets};
 
 const USAGE: &str = "\
 Runs whole clusters in simulation, one per seed, and judges what their clients saw.
 
-  cargo xtask sim [--release] [--seeds N] [--from K] [--within SECONDS] [--until-failure] [--threads T] [--twice] [--trace] [--packets]
+  cargo xtask sim [--release] [--seeds N] [--from K] [--within SECONDS] [--until-failure] [--threads T] [--twice] [--upgrade] [--trace] [--packets]
 
   --release         build the simulator optimised first: worth it for more than a few hundred seeds
   --seeds N         how many seeds (200)
@@ -19,6 +19,7 @@ Runs whole clusters in simulation, one per seed, and judges what their clients s
   --until-failure   begin no further seed after one that failed
   --threads T       seeds at once (the number of cores)
   --twice           run every seed twice and compare what was written down
+  --upgrade         nodes of two releases: back and forth, then forward, then the format version is raised
   --trace           print everything that happened; for one seed
   --packets         the same, with every packet
 ";
@@ -32,6 +33,7 @@ struct Wanted {
     twice: bool,
     trace: bool,
     packets: bool,
+    upgrade: bool,
 }
 
 fn main() -> ExitCode {
@@ -60,6 +62,7 @@ fn parse(arguments: &[String]) -> Option<Wanted> {
         twice: false,
         trace: false,
         packets: false,
+        upgrade: false,
     };
     let mut arguments = arguments.iter();
     while let Some(argument) = arguments.next() {
@@ -72,6 +75,7 @@ fn parse(arguments: &[String]) -> Option<Wanted> {
             "--twice" => wanted.twice = true,
             "--trace" => wanted.trace = true,
             "--packets" => wanted.packets = true,
+            "--upgrade" => wanted.upgrade = true,
             _ => return None,
         }
     }
@@ -85,6 +89,8 @@ struct Sum {
     simulated: u64,
     undecided: usize,
     failed: Vec<u64>,
+    /// Nodes that changed their release, and runs in which the format version was raised.
+    releases: (u64, u64),
 }
 
 fn run(wanted: &Wanted) -> ExitCode {
@@ -103,9 +109,10 @@ fn run(wanted: &Wanted) -> ExitCode {
             if seed >= end {
                 return;
             }
-            let run = |seed| match wanted.packets {
-                true => run_with_packets(seed),
-                false => run_seed(seed, wanted.trace),
+            let run = |seed| match (wanted.upgrade, wanted.packets) {
+                (true, _) => run_upgrade(seed, wanted.trace),
+                (false, true) => run_with_packets(seed),
+                (false, false) => run_seed(seed, wanted.trace),
             };
             let outcome = run(seed);
             let same = !wanted.twice || same(&outcome, &run(seed));
@@ -134,6 +141,10 @@ fn run(wanted: &Wanted) -> ExitCode {
         sum.seeds as f64 / took
     );
     println!("seen: {}", sum.coverage);
+    if wanted.upgrade {
+        let (changes, raised) = sum.releases;
+        println!("releases: {changes} changes of a node's release, format version raised in {raised} runs");
+    }
     if sum.undecided > 0 {
         println!("undecided: {} histories met the bound of the search", sum.undecided);
     }
@@ -158,6 +169,8 @@ impl Sum {
         self.seeds += 1;
         self.simulated += outcome.ticks;
         self.undecided += outcome.undecided;
+        self.releases.0 += outcome.releases.0;
+        self.releases.1 += u64::from(outcome.releases.1);
         if !same || !outcome.violations.is_empty() {
             self.failed.push(outcome.seed);
         }

@@ -12,7 +12,7 @@ use tenure_wire::proto::cluster_client::ClusterClient;
 use tenure_wire::proto::leases_client::LeasesClient;
 use tenure_wire::proto::{
     ClusterStatusRequest, ClusterStatusResponse, NodeAddRequest, NodeRemoveRequest, RevokeRequest,
-    StepDownRequest,
+    StepDownRequest, UpgradeRequest,
 };
 
 use crate::cluster::{Member, peer_address};
@@ -53,6 +53,21 @@ impl Run {
                 })
                 .await;
             record.note(now * 1_000, format_args!("stepped down: {}", answer.is_ok()));
+        });
+    }
+
+    /// Asks for the next format version; `raised` is set once that was acknowledged.
+    pub fn ask_for_upgrade(&mut self, now: Tick, raised: Arc<AtomicBool>) {
+        let (operate, record) = (self.operate_at(|member| !member.leaving), self.record.clone());
+        self.operator.spawn(async move {
+            let answer = operate.call(ONCE, |channel, _| async move {
+                ClusterClient::new(channel).upgrade(UpgradeRequest {}).await
+            });
+            let answer = answer.await;
+            record.note(now * 1_000, format_args!("asked for an upgrade: {}", answer.is_ok()));
+            if answer.is_ok() {
+                raised.store(true, Ordering::Relaxed);
+            }
         });
     }
 

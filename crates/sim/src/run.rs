@@ -12,7 +12,7 @@ use std::time::Duration;
 use tenure_checker::{Death, Failure, Sighting, Violation};
 use tenure_client::testing::seed_chance;
 use tenure_client::{Endpoints, Transport};
-use tenure_core::ResourceName;
+use tenure_core::{FormatVersion, ResourceName};
 use tenure_replica::{Role as NodeRole, SnapshotOptions, seed_elections};
 
 use crate::cluster::{Member, client_address, peer_address};
@@ -25,6 +25,7 @@ use crate::net::{HostId, Net, Port, Tick};
 use crate::operator::Exchange;
 use crate::record::Record;
 use crate::storage::Storage;
+use crate::upgrade::Rollout;
 use crate::workload::{Holds, Nap, Person, RESOURCES};
 
 /// Clients' machines are numbered from here on.
@@ -69,6 +70,10 @@ pub struct Outcome {
     pub ticks: Tick,
     /// Everything that was written down, if it was wanted.
     pub lines: Vec<String>,
+    /// The lowest format version that any node has agreed on.
+    pub format: FormatVersion,
+    /// With two releases: how often a node changed its own, and whether the newer format version was agreed on.
+    pub releases: (u64, bool),
 }
 
 /// A run under way.
@@ -137,12 +142,21 @@ pub fn run_seed(seed: u64, keep_lines: bool) -> Outcome {
     run_with(seed, keep_lines, false)
 }
 
+/// Runs one seed with nodes of two releases, and raises the agreed format version.
+pub fn run_upgrade(seed: u64, keep_lines: bool) -> Outcome {
+    run_world(seed, keep_lines, false, true)
+}
+
 /// Runs one seed and writes every packet down as well.
 pub fn run_with_packets(seed: u64) -> Outcome {
     run_with(seed, true, true)
 }
 
 fn run_with(seed: u64, keep_lines: bool, packets: bool) -> Outcome {
+    run_world(seed, keep_lines, packets, false)
+}
+
+fn run_world(seed: u64, keep_lines: bool, packets: bool, two_releases: bool) -> Outcome {
     seed_elections(seed);
     seed_chance(seed);
     drop(take_panics());
@@ -153,11 +167,18 @@ fn run_with(seed: u64, keep_lines: bool, packets: bool) -> Outcome {
     let mut nemesis = Nemesis::new(run.dice.fork(), FORM);
     let faults_until = FORM + run.dice.within(6_000, 14_000);
     let mut damage = Damage::new(seed, FORM, faults_until);
+    let mut rollout = two_releases.then(|| Rollout::new(seed, FORM, faults_until));
+    if two_releases {
+        run.members.values_mut().for_each(|member| member.release = FormatVersion::V1);
+    }
     let mut now = 0;
     while now < faults_until {
         if now >= FORM {
             nemesis.tick(now, &mut run);
             damage.tick(now, &mut run);
+            if let Some(rollout) = &mut rollout {
+                rollout.tick(now, &mut run);
+            }
         }
         run.step(now);
         now += STEP;
@@ -172,7 +193,16 @@ fn run_with(seed: u64, keep_lines: bool, packets: bool) -> Outcome {
         run.step(now);
         now += STEP;
     }
-    run.finish(seed, now, now >= calm_until)
+    let releases = rollout.map_or((0, false), |rollout| (rollout.changes(), rollout.raised()));
+    let mut outcome = run.finish(seed, now, now >= calm_until);
+    outcome.releases = releases;
+    if releases.1 && outcome.format < FormatVersion::V2 {
+        outcome.violations.push(Violation {
+            rule: "acknowledged_is_kept",
+            what: "the format version that was raised is no longer agreed on".into(),
+        });
+    }
+    outcome
 }
 
 impl Run {

@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use tenure_sim::{Coverage, run_seed};
+use tenure_sim::{Coverage, Outcome, run_seed, run_upgrade};
 
 /// Whether the heavy variants are wanted.
 fn full() -> bool {
@@ -24,14 +24,11 @@ fn the_same_seed_writes_the_same_lines_twice() {
     }
 }
 
-#[test]
-fn seeds_hold_every_rule() {
-    // A fixed number: a build must not fail because a machine was fast enough to come further than any before. As many as it takes
-    // to see every kind of fault.
-    let seeds = if full() { 2_000 } else { 40 };
+/// Judges seeds on all cores; what happened in them, and how many nodes changed their release and clusters their format.
+fn judged(seeds: u64, option: &str, run: impl Fn(u64) -> Outcome + Sync) -> (Coverage, u64, u64) {
     let began = Instant::now();
     let next = AtomicU64::new(0);
-    let sum = Mutex::new((Coverage::default(), 0u64));
+    let sum = Mutex::new((Coverage::default(), 0u64, 0u64));
     std::thread::scope(|scope| {
         for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
             scope.spawn(|| {
@@ -40,24 +37,44 @@ fn seeds_hold_every_rule() {
                     if seed >= seeds {
                         return;
                     }
-                    let outcome = run_seed(seed, false);
+                    let outcome = run(seed);
                     let broken: Vec<String> = outcome.violations.iter().map(ToString::to_string).collect();
                     assert!(
                         broken.is_empty(),
-                        "seed {seed}: {broken:#?}\nreplay: cargo xtask sim --from {seed} --seeds 1"
+                        "seed {seed}: {broken:#?}\nreplay: cargo xtask sim {option}--from {seed} --seeds 1"
                     );
                     assert_eq!(outcome.undecided, 0, "seed {seed}: a history could not be decided");
                     let mut sum = sum.lock().expect("another seed failed");
                     sum.0.add(&outcome.coverage);
-                    sum.1 += 1;
+                    sum.1 += outcome.releases.0;
+                    sum.2 += u64::from(outcome.releases.1);
                 }
             });
         }
     });
-    let (coverage, seeds) = sum.into_inner().expect("a seed failed");
-    println!("{seeds} seeds in {:.1?}: {coverage}", began.elapsed());
+    let sum = sum.into_inner().expect("a seed failed");
+    println!("{seeds} seeds in {:.1?}: {}", began.elapsed(), sum.0);
+    sum
+}
+
+#[test]
+fn seeds_hold_every_rule() {
+    // A fixed number: a build must not fail because a machine was fast enough to come further than any before. As many as it takes
+    // to see every kind of fault.
+    let seeds = if full() { 2_000 } else { 40 };
+    let (coverage, ..) = judged(seeds, "", |seed| run_seed(seed, false));
     // A run in which nothing happened proves nothing.
     assert!(coverage.grants > 5 * seeds, "{coverage}");
     assert!(coverage.permits > 10 * seeds, "{coverage}");
     assert_eq!(coverage.missing(), Vec::<&str>::new(), "{coverage}");
+}
+
+/// Nodes of two releases in one cluster: no rule is broken, equal logs give equal states, and what was agreed on stays so.
+#[test]
+fn seeds_with_two_releases_hold_every_rule() {
+    let seeds = if full() { 500 } else { 16 };
+    let (coverage, changes, raised) = judged(seeds, "--upgrade ", |seed| run_upgrade(seed, false));
+    assert!(coverage.grants > 5 * seeds, "{coverage}");
+    assert!(changes > 4 * seeds, "nodes changed their release only {changes} times");
+    assert!(raised > seeds / 2, "the format version was raised in {raised} of {seeds} runs");
 }

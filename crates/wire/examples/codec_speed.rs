@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use tenure_core::state::{Answers, Few, Pulse, Session, State};
-use tenure_core::{ClusterTime, Entry, Renewal, Revision, Secret, SessionNumber, WallTime};
+use tenure_core::{ClusterTime, Entry, FormatVersion, Renewal, Revision, Secret, SessionNumber, WallTime};
 use tenure_wire::{decode_entry, encode_entry, read_snapshot, state_hash, write_snapshot};
 
 const RENEWALS: u64 = 100_000;
@@ -67,7 +67,7 @@ fn main() {
         write_snapshot(&state, &mut bytes).expect("a vector takes every write");
     });
     per_item("snapshot read", SESSIONS, || {
-        black_box(read_snapshot(&mut bytes.as_slice()).expect("it was just written"));
+        black_box(read_snapshot(FormatVersion::NEWEST, &mut bytes.as_slice()).expect("it was just written"));
     });
     per_item("state hashed", SESSIONS, || {
         black_box(state_hash(&state));
@@ -83,10 +83,10 @@ fn renewals(what: &str, renewals: impl Iterator<Item = (u64, u64)>) {
     let mut bytes = Vec::new();
     per_item("  renewal encoded", RENEWALS, || {
         bytes.clear();
-        encode_entry(black_box(&entry), &mut bytes);
+        encode_entry(FormatVersion::NEWEST, black_box(&entry), &mut bytes);
     });
     per_item("  renewal decoded", RENEWALS, || {
-        black_box(decode_entry(black_box(&bytes)).expect("it was just encoded"));
+        black_box(decode_entry(FormatVersion::NEWEST, black_box(&bytes)).expect("it was just encoded"));
     });
     println!("{:<28} {:>7.1} bytes each", "  renewal", bytes.len() as f64 / RENEWALS as f64);
 }

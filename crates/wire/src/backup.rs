@@ -7,14 +7,13 @@
 use std::io::{self, Read, Write};
 
 use tenure_core::state::State;
-use tenure_core::{ClusterTime, Revision, WallTime};
+use tenure_core::{ClusterTime, FormatVersion, Revision, WallTime};
 use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::codec::{Coded, Reader, WireError, check_version, record};
+use crate::codec::{Coded, Output, Reader, WireError, record, version_of};
 use crate::snapshot::{read_snapshot, write_snapshot};
 
 const BACKUP: &str = "backup";
-const BACKUP_VERSION: u8 = 1;
 const MAGIC: [u8; 8] = *b"TNRBACK\0";
 
 /// What a backup says about itself.
@@ -50,11 +49,10 @@ impl BackupHead {
 /// Writes a backup of the state, and returns what its head says.
 pub fn write_backup(state: &State, out: &mut dyn Write) -> io::Result<BackupHead> {
     let head = BackupHead::of(state);
-    let mut bytes = Vec::new();
-    head.put(&mut bytes);
+    let bytes = Output::of(state.format, &head);
     let mut out = Hashing { inner: out, hash: Xxh3Default::new() };
     out.write_all(&MAGIC)?;
-    out.write_all(&[BACKUP_VERSION])?;
+    out.write_all(&[state.format.get()])?;
     out.write_all(&(bytes.len() as u32).to_le_bytes())?;
     out.write_all(&bytes)?;
     write_snapshot(state, &mut out)?;
@@ -68,7 +66,7 @@ pub fn write_backup(state: &State, out: &mut dyn Write) -> io::Result<BackupHead
 pub fn read_backup(input: &mut dyn Read) -> Result<(BackupHead, State), WireError> {
     let mut input = Hashing { inner: input, hash: Xxh3Default::new() };
     let head = read_head(&mut input)?;
-    let state = read_snapshot(&mut input)?;
+    let state = read_snapshot(FormatVersion::NEWEST, &mut input)?;
     let expected = input.hash.digest128();
     let mut checksum = [0; 16];
     read_exact(input.inner, &mut checksum)?;
@@ -102,7 +100,7 @@ fn read_head(input: &mut dyn Read) -> Result<BackupHead, WireError> {
             "it does not begin like one; is this a file of `tenure cluster backup`?",
         ));
     }
-    check_version(BACKUP, version[0], BACKUP_VERSION)?;
+    let version = version_of(BACKUP, version[0], FormatVersion::NEWEST)?;
     let mut length = [0; 4];
     read_exact(input, &mut length)?;
     let length = u64::from(u32::from_le_bytes(length));
@@ -111,7 +109,7 @@ fn read_head(input: &mut dyn Read) -> Result<BackupHead, WireError> {
     if arrived as u64 != length {
         return Err(WireError::Truncated { what: BACKUP });
     }
-    let mut reader = Reader::new(BACKUP, &bytes);
+    let mut reader = Reader::new(BACKUP, version, &bytes);
     let head = BackupHead::take(&mut reader)?;
     reader.finish()?;
     Ok(head)

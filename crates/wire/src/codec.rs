@@ -7,13 +7,17 @@
 //! The macros `record!` and `choice!` turn a list of fields into both directions at once, so that the two
 //! cannot disagree. They take values apart without `..`: a field added in `core` does not compile here
 //! until somebody has decided how it is stored.
+//!
+//! Every value is written and read under a format version. A field or variant that came later says so
+//! (`field since 2`): it is neither written nor expected under an older version, where it has its default.
+//! [`Coded::fits`] tells whether a value can be written under a version without losing anything.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tenure_core::state::Few;
-use tenure_core::{InvalidName, InvalidToken, Span};
+use tenure_core::{FormatVersion, InvalidName, InvalidToken, Span};
 
 /// Why bytes could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -68,25 +72,81 @@ impl WireError {
     }
 }
 
-/// Refuses a format version that this build does not know.
-pub(crate) fn check_version(what: &'static str, found: u8, known: u8) -> Result<(), WireError> {
-    match found {
-        0 => Err(WireError::corrupt(what, "format version 0 was never written")),
-        _ if found > known => Err(WireError::Newer { what, found, known }),
-        _ => Ok(()),
+/// The version of this number; refused if it is newer than `newest`.
+pub(crate) fn version_of(
+    what: &'static str,
+    found: u8,
+    newest: FormatVersion,
+) -> Result<FormatVersion, WireError> {
+    match FormatVersion::known(found) {
+        Some(version) if version <= newest => Ok(version),
+        None if found == 0 => Err(WireError::corrupt(what, "format version 0 was never written")),
+        _ => Err(WireError::Newer { what, found, known: newest.get() }),
     }
 }
 
-/// Bytes being read, front to back.
+/// Bytes being written, and the format version that they are written in.
+pub(crate) struct Output {
+    bytes: Vec<u8>,
+    pub version: FormatVersion,
+}
+
+impl Output {
+    pub fn new(version: FormatVersion) -> Output {
+        Output { bytes: Vec::new(), version }
+    }
+
+    /// Appends what `put` writes to `out`.
+    pub fn append(version: FormatVersion, out: &mut Vec<u8>, put: impl FnOnce(&mut Output)) {
+        let mut output = Output { bytes: std::mem::take(out), version };
+        put(&mut output);
+        *out = output.bytes;
+    }
+
+    /// The bytes of one value.
+    pub fn of(version: FormatVersion, value: &impl Coded) -> Vec<u8> {
+        let mut output = Output::new(version);
+        value.put(&mut output);
+        output.bytes
+    }
+}
+
+impl std::ops::Deref for Output {
+    type Target = Vec<u8>;
+    fn deref(&self) -> &Vec<u8> {
+        &self.bytes
+    }
+}
+
+impl std::ops::DerefMut for Output {
+    fn deref_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+}
+
+/// Bytes being read, front to back, and the format version that they were written in.
 pub(crate) struct Reader<'a> {
     what: &'static str,
     rest: &'a [u8],
+    pub version: FormatVersion,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes`; errors will say that they are about `what`.
-    pub(crate) fn new(what: &'static str, bytes: &'a [u8]) -> Self {
-        Self { what, rest: bytes }
+    /// Reads `bytes` as this version wrote them; errors will say that they are about `what`.
+    pub(crate) fn new(what: &'static str, version: FormatVersion, bytes: &'a [u8]) -> Self {
+        Self { what, rest: bytes, version }
+    }
+
+    /// Reads `bytes` that begin with their format version, which may be at most `newest`.
+    pub(crate) fn versioned(
+        what: &'static str,
+        newest: FormatVersion,
+        bytes: &'a [u8],
+    ) -> Result<Self, WireError> {
+        let mut reader = Self::new(what, newest, bytes);
+        let found = reader.byte()?;
+        reader.version = version_of(what, found, newest)?;
+        Ok(reader)
     }
 
     /// How many bytes are left.
@@ -215,63 +275,116 @@ pub(crate) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(bytes);
 }
 
-/// A value with one stored form, at least one byte long.
+/// A value with one stored form in each format version, at least one byte long.
 pub(crate) trait Coded: Sized {
-    /// Appends the value.
-    fn put(&self, out: &mut Vec<u8>);
-    /// Reads the value back.
+    /// Appends the value, in the output's version.
+    fn put(&self, out: &mut Output);
+    /// Reads the value back, as the input's version wrote it.
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError>;
+    /// Whether this version can say all of it.
+    fn fits(&self, _version: FormatVersion) -> bool {
+        true
+    }
 }
 
-/// Stores a struct as its fields, one after the other, in the order given here.
+/// One field of a record: stored always, or since a version.
+macro_rules! field {
+    (put $field:ident, $out:ident) => { $field.put($out) };
+    (put $field:ident, $out:ident, $since:literal) => {
+        if $out.version.get() >= $since {
+            $field.put($out)
+        }
+    };
+    (take $input:ident) => { $crate::codec::Coded::take($input)? };
+    (take $input:ident, $since:literal) => {
+        if $input.version.get() >= $since { $crate::codec::Coded::take($input)? } else { Default::default() }
+    };
+    (fits $field:ident, $version:ident) => { $crate::codec::Coded::fits($field, $version) };
+    (fits $field:ident, $version:ident, $since:literal) => {
+        if $version.get() >= $since {
+            $crate::codec::Coded::fits($field, $version)
+        } else {
+            $crate::codec::is_default($field)
+        }
+    };
+}
+
+/// Whether a field that an older version cannot say has nothing to say.
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// Stores a struct as its fields, one after the other, in the order given here. A later field is `name since 2`.
 macro_rules! record {
-    ($type:ident { $($field:ident),* $(,)? }) => {
+    ($type:ident { $($field:ident $(since $since:literal)?),* $(,)? }) => {
         impl $crate::codec::Coded for $type {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut $crate::codec::Output) {
                 let $type { $($field),* } = self;
-                $($field.put(out);)*
+                $($crate::codec::field!(put $field, out $(, $since)?);)*
             }
             fn take(input: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::codec::WireError> {
-                Ok($type { $($field: $crate::codec::Coded::take(input)?),* })
+                Ok($type { $($field: $crate::codec::field!(take input $(, $since)?)),* })
+            }
+            fn fits(&self, version: tenure_core::FormatVersion) -> bool {
+                let $type { $($field),* } = self;
+                $($crate::codec::field!(fits $field, version $(, $since)?))&&*
             }
         }
     };
 }
 
 /// Stores an enum as a tag and the variant's fields. A tag is given once and never used again for another variant.
+/// A later variant is `24 since 2 => Name`, a later field `name since 2`.
 macro_rules! choice {
     (
-        $type:ident { $($tag:literal => $variant:ident $(( $($part:ident),* ))? $({ $($field:ident),* })?),* $(,)? }
+        $type:ident { $(
+            $tag:literal $(since $variant_since:literal)? => $variant:ident
+                $(( $($part:ident),* ))?
+                $({ $($field:ident $(since $since:literal)?),* })?
+        ),* $(,)? }
         $(never $never:ident: $why:literal)?
     ) => {
         impl $crate::codec::Coded for $type {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut $crate::codec::Output) {
                 match self {
                     $($type::$variant $(( $($part),* ))? $({ $($field),* })? => {
                         out.push($tag);
                         $($($part.put(out);)*)?
-                        $($($field.put(out);)*)?
+                        $($($crate::codec::field!(put $field, out $(, $since)?);)*)?
                     })*
                     $($type::$never { .. } => unreachable!($why),)?
                 }
             }
             fn take(input: &mut $crate::codec::Reader<'_>) -> Result<Self, $crate::codec::WireError> {
                 match input.byte()? {
-                    $($tag => Ok($type::$variant
+                    $($tag $(if input.version.get() >= $variant_since)? => Ok($type::$variant
                         $(( $({ let $part = $crate::codec::Coded::take(input)?; $part }),* ))?
-                        $({ $($field: $crate::codec::Coded::take(input)?),* })?
+                        $({ $($field: $crate::codec::field!(take input $(, $since)?)),* })?
                     ),)*
                     tag => Err(input.corrupt(format!(concat!("{} is no ", stringify!($type)), tag))),
+                }
+            }
+            fn fits(&self, version: tenure_core::FormatVersion) -> bool {
+                // A plain list of names fits every version.
+                let _ = version;
+                match self {
+                    $($type::$variant $(( $($part),* ))? $({ $($field),* })? => {
+                        true
+                            $(&& version.get() >= $variant_since)?
+                            $($(&& $crate::codec::Coded::fits($part, version))*)?
+                            $($(&& $crate::codec::field!(fits $field, version $(, $since)?))*)?
+                    })*
+                    $($type::$never { .. } => unreachable!($why),)?
                 }
             }
         }
     };
 }
 
-pub(crate) use {choice, record};
+pub(crate) use {choice, field, record};
 
 impl Coded for u64 {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         put_varint(*self, out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -280,7 +393,7 @@ impl Coded for u64 {
 }
 
 impl Coded for u32 {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         put_varint(u64::from(*self), out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -289,7 +402,7 @@ impl Coded for u32 {
 }
 
 impl Coded for i32 {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         put_signed(i64::from(*self), out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -298,7 +411,7 @@ impl Coded for i32 {
 }
 
 impl Coded for bool {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         out.push(u8::from(*self));
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -311,7 +424,7 @@ impl Coded for bool {
 }
 
 impl<T: Coded> Coded for Option<T> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         self.is_some().put(out);
         if let Some(value) = self {
             value.put(out);
@@ -320,14 +433,20 @@ impl<T: Coded> Coded for Option<T> {
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
         bool::take(input)?.then(|| T::take(input)).transpose()
     }
+    fn fits(&self, version: FormatVersion) -> bool {
+        self.as_ref().is_none_or(|value| value.fits(version))
+    }
 }
 
 impl<T: Coded> Coded for Box<T> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         (**self).put(out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
         T::take(input).map(Box::new)
+    }
+    fn fits(&self, version: FormatVersion) -> bool {
+        (**self).fits(version)
     }
 }
 
@@ -335,13 +454,18 @@ impl<T: Coded> Coded for Box<T> {
 macro_rules! tuple {
     ($($part:ident),*) => {
         impl<$($part: Coded),*> Coded for ($($part,)*) {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut Output) {
                 #[allow(non_snake_case)]
                 let ($($part,)*) = self;
                 $($part.put(out);)*
             }
             fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
                 Ok(($($part::take(input)?,)*))
+            }
+            fn fits(&self, version: FormatVersion) -> bool {
+                #[allow(non_snake_case)]
+                let ($($part,)*) = self;
+                $($part.fits(version))&&*
             }
         }
     };
@@ -352,7 +476,7 @@ tuple!(A, B, C);
 tuple!(A, B, C, D);
 
 impl<A: Coded, B: Coded> Coded for Result<A, B> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         self.is_ok().put(out);
         match self {
             Ok(value) => value.put(out),
@@ -362,19 +486,28 @@ impl<A: Coded, B: Coded> Coded for Result<A, B> {
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(if bool::take(input)? { Ok(A::take(input)?) } else { Err(B::take(input)?) })
     }
+    fn fits(&self, version: FormatVersion) -> bool {
+        match self {
+            Ok(value) => value.fits(version),
+            Err(value) => value.fits(version),
+        }
+    }
 }
 
 /// Implements sequences: a count, then the elements in their own order.
 macro_rules! sequence {
     ($($type:ty),*) => {$(
         impl<T: Coded> Coded for $type {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut Output) {
                 put_varint(self.len() as u64, out);
                 self.iter().for_each(|element| element.put(out));
             }
             fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
                 let count = input.length(1)?;
                 input.elements(count).map(Into::into)
+            }
+            fn fits(&self, version: FormatVersion) -> bool {
+                self.iter().all(|element| element.fits(version))
             }
         }
     )*};
@@ -383,7 +516,7 @@ macro_rules! sequence {
 sequence!(Vec<T>, VecDeque<T>, Few<T>);
 
 impl<T: Coded + Ord> Coded for BTreeSet<T> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         put_varint(self.len() as u64, out);
         self.iter().for_each(|element| element.put(out));
     }
@@ -398,10 +531,13 @@ impl<T: Coded + Ord> Coded for BTreeSet<T> {
         }
         Ok(set)
     }
+    fn fits(&self, version: FormatVersion) -> bool {
+        self.iter().all(|element| element.fits(version))
+    }
 }
 
 impl<K: Coded + Ord, V: Coded> Coded for BTreeMap<K, V> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         put_varint(self.len() as u64, out);
         for (key, value) in self {
             key.put(out);
@@ -419,10 +555,13 @@ impl<K: Coded + Ord, V: Coded> Coded for BTreeMap<K, V> {
         }
         Ok(map)
     }
+    fn fits(&self, version: FormatVersion) -> bool {
+        self.iter().all(|(key, value)| key.fits(version) && value.fits(version))
+    }
 }
 
 impl<const N: usize> Coded for [u8; N] {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         out.extend_from_slice(self);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -431,7 +570,7 @@ impl<const N: usize> Coded for [u8; N] {
 }
 
 impl Coded for Arc<[u8]> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         put_bytes(self, out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -441,7 +580,7 @@ impl Coded for Arc<[u8]> {
 }
 
 impl Coded for Arc<str> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         put_bytes(self.as_bytes(), out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -452,7 +591,7 @@ impl Coded for Arc<str> {
 /// The fixed texts of refusals, which sessions remember. They come back as `&'static str`, so each distinct
 /// one is kept for good; the bounds keep a damaged or hostile file from making that a leak.
 impl Coded for &'static str {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         put_bytes(self.as_bytes(), out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -477,7 +616,7 @@ impl Coded for &'static str {
 /// Durations are exact: whole microseconds, doubled, as nearly all are; the number 1 announces any other
 /// as seconds and nanoseconds.
 impl Coded for Span {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         Duration::from(*self).put(out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -486,7 +625,7 @@ impl Coded for Span {
 }
 
 impl Coded for Duration {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         let micros = self.as_micros();
         if self.subsec_nanos().is_multiple_of(1_000) && micros < 1 << 63 {
             put_varint((micros as u64) << 1, out);
@@ -519,19 +658,21 @@ mod tests {
     use super::*;
 
     fn coded<T: Coded>(value: &T) -> Vec<u8> {
-        let mut out = Vec::new();
-        value.put(&mut out);
-        out
+        Output::of(FormatVersion::NEWEST, value)
+    }
+
+    fn reader(bytes: &[u8]) -> Reader<'_> {
+        Reader::new("value", FormatVersion::NEWEST, bytes)
     }
 
     #[track_caller]
     fn survives<T: Coded + PartialEq + std::fmt::Debug>(value: T) {
         let bytes = coded(&value);
-        let mut input = Reader::new("value", &bytes);
+        let mut input = reader(&bytes);
         assert_eq!(T::take(&mut input).unwrap(), value);
         input.finish().unwrap();
         for cut in 0..bytes.len() {
-            assert!(T::take(&mut Reader::new("value", &bytes[..cut])).is_err(), "cut at {cut} of {bytes:?}");
+            assert!(T::take(&mut reader(&bytes[..cut])).is_err(), "cut at {cut} of {bytes:?}");
         }
     }
 
@@ -548,7 +689,7 @@ mod tests {
         for value in [0, 1, -1, i64::MIN, i64::MAX] {
             let mut out = Vec::new();
             put_signed(value, &mut out);
-            assert_eq!(Reader::new("value", &out).signed().unwrap(), value);
+            assert_eq!(reader(&out).signed().unwrap(), value);
         }
     }
 
@@ -556,8 +697,8 @@ mod tests {
     fn a_number_too_wide_is_refused() {
         let mut wide = vec![0xff; 9];
         wide.push(2);
-        assert!(u64::take(&mut Reader::new("value", &wide)).is_err());
-        assert!(u32::take(&mut Reader::new("value", &coded(&(1u64 << 32)))).is_err());
+        assert!(u64::take(&mut reader(&wide)).is_err());
+        assert!(u32::take(&mut reader(&coded(&(1u64 << 32)))).is_err());
     }
 
     #[test]
@@ -577,24 +718,71 @@ mod tests {
     #[test]
     fn a_claimed_length_allocates_nothing() {
         let claim = coded(&u64::MAX);
-        assert!(Vec::<u64>::take(&mut Reader::new("value", &claim)).is_err());
-        assert!(<Arc<[u8]>>::take(&mut Reader::new("value", &claim)).is_err());
+        assert!(Vec::<u64>::take(&mut reader(&claim)).is_err());
+        assert!(<Arc<[u8]>>::take(&mut reader(&claim)).is_err());
     }
 
     #[test]
     fn sets_and_maps_have_one_order() {
         survives(BTreeSet::from([1u64, 2, 9]));
         survives(BTreeMap::from([(1u64, true), (2, false)]));
-        assert!(<BTreeSet<u64> as Coded>::take(&mut Reader::new("value", &[2, 5, 5])).is_err());
-        assert!(BTreeMap::<u64, u64>::take(&mut Reader::new("value", &[2, 5, 0, 4, 0])).is_err());
+        assert!(<BTreeSet<u64> as Coded>::take(&mut reader(&[2, 5, 5])).is_err());
+        assert!(BTreeMap::<u64, u64>::take(&mut reader(&[2, 5, 0, 4, 0])).is_err());
     }
 
     #[test]
     fn fixed_texts_come_back_as_such() {
         survives("leases_per_session_max");
         assert!(
-            <&'static str>::take(&mut Reader::new("value", &coded(&Arc::<str>::from("x".repeat(513)))))
+            <&'static str>::take(&mut reader(&coded(&Arc::<str>::from("x".repeat(513)))))
                 .is_err()
         );
+    }
+
+    #[derive(Debug, Default, PartialEq)]
+    struct Grown {
+        old: u64,
+        new: Option<u64>,
+    }
+
+    #[derive(Debug, PartialEq)]
+    enum Wider {
+        Old { first: bool, second: u64 },
+        New(u64),
+    }
+
+    record!(Grown { old, new since 2 });
+    choice!(Wider { 1 => Old { first, second since 2 }, 2 since 2 => New(number) });
+
+    fn under<T: Coded>(version: FormatVersion, bytes: &[u8]) -> Result<T, WireError> {
+        let mut input = Reader::new("value", version, bytes);
+        let value = T::take(&mut input)?;
+        input.finish()?;
+        Ok(value)
+    }
+
+    /// An older version neither writes nor expects what came later, and a value that would lose something does not fit.
+    #[test]
+    fn a_later_field_exists_since_its_version() {
+        let (old, new) = (FormatVersion::V1, FormatVersion::V2);
+        let grown = |new| Grown { old: 7, new };
+        assert_eq!(Output::of(old, &grown(None)), [7]);
+        assert_eq!(Output::of(new, &grown(Some(3))), [7, 1, 3]);
+        assert_eq!(under::<Grown>(old, &[7]).unwrap(), grown(None));
+        assert_eq!(under::<Grown>(new, &[7, 1, 3]).unwrap(), grown(Some(3)));
+        assert!(under::<Grown>(old, &[7, 1, 3]).is_err() && under::<Grown>(new, &[7]).is_err());
+        assert!(grown(None).fits(old) && !grown(Some(3)).fits(old) && grown(Some(3)).fits(new));
+        assert!(!vec![Box::new((true, Some(grown(Some(3)))))].fits(old), "wherever it stands");
+    }
+
+    #[test]
+    fn a_later_variant_exists_since_its_version() {
+        let (old, new) = (FormatVersion::V1, FormatVersion::V2);
+        assert!(under::<Wider>(old, &[2, 9]).is_err());
+        assert_eq!(under::<Wider>(new, &[2, 9]).unwrap(), Wider::New(9));
+        assert_eq!(under::<Wider>(old, &[1, 1]).unwrap(), Wider::Old { first: true, second: 0 });
+        assert!(!Wider::New(9).fits(old) && Wider::New(9).fits(new));
+        assert!(Wider::Old { first: true, second: 0 }.fits(old));
+        assert!(!Wider::Old { first: true, second: 5 }.fits(old));
     }
 }

@@ -143,6 +143,8 @@ codes! {
     UnknownNode = "unknown_node", 404, NotFound, NotApplied;
     /// Another change of membership has not ended yet.
     ChangeInProgress = "change_in_progress", 409, FailedPrecondition, NotApplied;
+    /// The agreed format version cannot say this, or not every member knows the next one.
+    UpgradeNeeded = "upgrade_needed", 409, FailedPrecondition, NotApplied;
     /// A bug of this node; its log says more.
     Internal = "internal", 500, Internal, Unknown;
 }

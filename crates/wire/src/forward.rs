@@ -1,23 +1,20 @@
 //! What one node asks of another on behalf of its clients, as bytes on the peer port.
 //!
-//! Followers forward to the leader, never redirect, so that any one endpoint works. Both sides check the
-//! protocol's version when they connect, so these shapes carry only a format byte of their own.
+//! Followers forward to the leader, never redirect, so that any one endpoint works. Every message begins with the format
+//! version that it is written in: the one that the sender's state has agreed on.
 
-use tenure_core::{Answer, Renewal, RenewalAnswer, RenewalNews};
+use tenure_core::{Answer, FormatVersion, Renewal, RenewalAnswer, RenewalNews};
 
-use crate::codec::{Coded, Reader, WireError, check_version, choice, put_bytes, put_varint, record};
+use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record};
 use crate::log::{RENEWAL_BYTES_MIN, put_renewals, take_renewals};
 
 const REQUEST: &str = "forwarded request";
 const REPLY: &str = "forwarded reply";
 
-/// The format version of forwarded requests and replies.
-pub const FORWARD_VERSION: u8 = 1;
-
 /// What a node asks the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Forwarded {
-    /// Put this encoded command through the log.
+    /// Put this command through the log. It is encoded in the version of the message.
     Command(Vec<u8>),
     /// Put these renewals through the log. The asking node has checked the sessions' ids against its own
     /// applied state.
@@ -56,7 +53,7 @@ choice!(RenewalAnswer {
 });
 
 impl Coded for Forwarded {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         match self {
             Forwarded::Command(command) => {
                 out.push(1);
@@ -90,7 +87,7 @@ impl Coded for Forwarded {
 }
 
 impl Coded for ForwardedReply {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         match self {
             ForwardedReply::Answer(answer) => {
                 out.push(1);
@@ -141,36 +138,42 @@ fn take_bytes(input: &mut Reader<'_>) -> Result<Vec<u8>, WireError> {
     input.bytes(length).map(<[u8]>::to_vec)
 }
 
-/// A forwarded request as bytes.
-pub fn encode_forwarded(request: &Forwarded) -> Vec<u8> {
-    let mut out = vec![FORWARD_VERSION];
-    request.put(&mut out);
-    out
+/// A forwarded request as bytes, in this version.
+pub fn encode_forwarded(version: FormatVersion, request: &Forwarded) -> Vec<u8> {
+    encode(version, request)
 }
 
-/// Reads a forwarded request; nothing may follow it.
-pub fn decode_forwarded(bytes: &[u8]) -> Result<Forwarded, WireError> {
-    decode(REQUEST, bytes)
+/// Reads a forwarded request and the version that it was written in; nothing may follow it.
+pub fn decode_forwarded(newest: FormatVersion, bytes: &[u8]) -> Result<(FormatVersion, Forwarded), WireError> {
+    decode(REQUEST, newest, bytes)
 }
 
-/// A reply to a forwarded request as bytes.
-pub fn encode_forwarded_reply(reply: &ForwardedReply) -> Vec<u8> {
-    let mut out = vec![FORWARD_VERSION];
-    reply.put(&mut out);
-    out
+/// A reply to a forwarded request as bytes, in this version.
+pub fn encode_forwarded_reply(version: FormatVersion, reply: &ForwardedReply) -> Vec<u8> {
+    encode(version, reply)
 }
 
 /// Reads a reply to a forwarded request; nothing may follow it.
-pub fn decode_forwarded_reply(bytes: &[u8]) -> Result<ForwardedReply, WireError> {
-    decode(REPLY, bytes)
+pub fn decode_forwarded_reply(newest: FormatVersion, bytes: &[u8]) -> Result<ForwardedReply, WireError> {
+    decode(REPLY, newest, bytes).map(|(_, reply)| reply)
 }
 
-fn decode<T: Coded>(what: &'static str, bytes: &[u8]) -> Result<T, WireError> {
-    let mut input = Reader::new(what, bytes);
-    check_version(what, input.byte()?, FORWARD_VERSION)?;
+fn encode(version: FormatVersion, value: &impl Coded) -> Vec<u8> {
+    let mut bytes = vec![version.get()];
+    Output::append(version, &mut bytes, |out| value.put(out));
+    bytes
+}
+
+fn decode<T: Coded>(
+    what: &'static str,
+    newest: FormatVersion,
+    bytes: &[u8],
+) -> Result<(FormatVersion, T), WireError> {
+    let mut input = Reader::versioned(what, newest, bytes)?;
     let value = T::take(&mut input)?;
+    let version = input.version;
     input.finish()?;
-    Ok(value)
+    Ok((version, value))
 }
 
 #[cfg(test)]
@@ -178,6 +181,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
     use tenure_core::{Done, EndReason, Refusal, Revision, SessionNumber, Token};
+
+    const VERSION: FormatVersion = FormatVersion::NEWEST;
 
     #[test]
     fn what_is_forwarded_arrives() {
@@ -188,7 +193,8 @@ mod tests {
             Forwarded::ReadIndex,
             Forwarded::Administer(vec![]),
         ] {
-            assert_eq!(decode_forwarded(&encode_forwarded(&request)).unwrap(), request);
+            let bytes = encode_forwarded(VERSION, &request);
+            assert_eq!(decode_forwarded(VERSION, &bytes).unwrap(), (VERSION, request));
         }
         let news = RenewalNews {
             noticed: vec![("a".parse().unwrap(), Token::FIRST, EndReason::Revoked, Duration::from_millis(5))],
@@ -214,8 +220,9 @@ mod tests {
             ForwardedReply::Unknown("lost".into()),
             ForwardedReply::Stopping,
         ] {
-            assert_eq!(decode_forwarded_reply(&encode_forwarded_reply(&reply)).unwrap(), reply);
+            let bytes = encode_forwarded_reply(VERSION, &reply);
+            assert_eq!(decode_forwarded_reply(VERSION, &bytes).unwrap(), reply);
         }
-        assert!(matches!(decode_forwarded(&[9, 3]), Err(WireError::Newer { found: 9, .. })));
+        assert!(matches!(decode_forwarded(VERSION, &[9, 3]), Err(WireError::Newer { found: 9, .. })));
     }
 }

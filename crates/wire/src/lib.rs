@@ -25,8 +25,10 @@ pub use backup::{BackupHead, read_backup, read_backup_head, write_backup};
 pub use codec::WireError;
 pub use error::{About, ApiError, Code, Effect, UnknownCode};
 pub use forward::{
-    FORWARD_VERSION, Forwarded, ForwardedReply, decode_forwarded, decode_forwarded_reply, encode_forwarded,
+    Forwarded, ForwardedReply, decode_forwarded, decode_forwarded_reply, encode_forwarded,
     encode_forwarded_reply,
 };
-pub use log::{ENTRY_VERSION, decode_command, decode_entry, encode_command, encode_entry, encode_entry_head};
-pub use snapshot::{SNAPSHOT_VERSION, read_snapshot, state_hash, write_snapshot};
+pub use log::{
+    command_fits, decode_command, decode_entry, encode_command, encode_entry, encode_entry_head,
+};
+pub use snapshot::{read_snapshot, state_hash, write_snapshot};

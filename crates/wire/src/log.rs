@@ -9,12 +9,9 @@
 //! A leader that seals batches can encode commands as they arrive and put the head before them at the end:
 //! an entry is [`encode_entry_head`] followed by that many [`encode_command`]s.
 
-use tenure_core::{ClusterTime, Command, Entry, Renewal, SessionNumber, WallTime};
+use tenure_core::{ClusterTime, Command, Entry, FormatVersion, Renewal, SessionNumber, WallTime};
 
-use crate::codec::{Coded, Reader, WireError, check_version, put_signed, put_varint};
-
-/// The format version of entries that this build writes, and the newest that it reads.
-pub const ENTRY_VERSION: u8 = 1;
+use crate::codec::{Coded, Output, Reader, WireError, put_signed, put_varint};
 
 const ENTRY: &str = "log entry";
 const COMMAND: &str = "command";
@@ -22,15 +19,16 @@ const COMMAND: &str = "command";
 /// A packed renewal has at least this many bytes: one for the step, one for the number.
 pub(crate) const RENEWAL_BYTES_MIN: usize = 2;
 
-/// Appends a whole entry.
-pub fn encode_entry(entry: &Entry, out: &mut Vec<u8>) {
+/// Appends a whole entry, in this version.
+pub fn encode_entry(version: FormatVersion, entry: &Entry, out: &mut Vec<u8>) {
     let Entry { at, wall, renewals, commands } = entry;
-    encode_entry_head(*at, *wall, renewals, commands.len(), out);
-    commands.iter().for_each(|command| encode_command(command, out));
+    encode_entry_head(version, *at, *wall, renewals, commands.len(), out);
+    commands.iter().for_each(|command| encode_command(version, command, out));
 }
 
 /// Appends all of an entry but its commands: exactly `commands` of them must follow.
 pub fn encode_entry_head(
+    version: FormatVersion,
     at: ClusterTime,
     wall: WallTime,
     renewals: &[Renewal],
@@ -39,23 +37,30 @@ pub fn encode_entry_head(
 ) {
     // Room for a typical renewal: a one-byte step and a number of a few bytes.
     out.reserve(32 + renewals.len() * 4);
-    out.push(ENTRY_VERSION);
-    at.put(out);
-    wall.put(out);
+    Output::append(version, out, |out| {
+        version.put(out);
+        at.put(out);
+        wall.put(out);
+    });
     put_varint(renewals.len() as u64, out);
     put_varint(commands as u64, out);
     put_renewals(renewals, out);
 }
 
-/// Appends one command, to stand behind an entry's head or to be forwarded alone.
-pub fn encode_command(command: &Command, out: &mut Vec<u8>) {
-    command.put(out);
+/// Appends one command, in this version, to stand behind an entry's head or to be forwarded alone.
+pub fn encode_command(version: FormatVersion, command: &Command, out: &mut Vec<u8>) {
+    debug_assert!(command.fits(version), "asked before encoding: {command:?} in version {version}");
+    Output::append(version, out, |out| command.put(out));
 }
 
-/// Reads a whole entry; nothing may follow it.
-pub fn decode_entry(bytes: &[u8]) -> Result<Entry, WireError> {
-    let mut input = Reader::new(ENTRY, bytes);
-    check_version(ENTRY, input.byte()?, ENTRY_VERSION)?;
+/// Whether this version can say all of the command. If not, the cluster has to agree on a newer one first.
+pub fn command_fits(version: FormatVersion, command: &Command) -> bool {
+    command.fits(version)
+}
+
+/// Reads a whole entry; nothing may follow it. A version above `newest` is refused.
+pub fn decode_entry(newest: FormatVersion, bytes: &[u8]) -> Result<Entry, WireError> {
+    let mut input = Reader::versioned(ENTRY, newest, bytes)?;
     let at = ClusterTime::take(&mut input)?;
     let wall = WallTime::take(&mut input)?;
     let renewals = input.length(RENEWAL_BYTES_MIN)?;
@@ -66,9 +71,9 @@ pub fn decode_entry(bytes: &[u8]) -> Result<Entry, WireError> {
     Ok(Entry { at, wall, renewals, commands })
 }
 
-/// Reads one command; nothing may follow it.
-pub fn decode_command(bytes: &[u8]) -> Result<Command, WireError> {
-    let mut input = Reader::new(COMMAND, bytes);
+/// Reads one command that was encoded in this version; nothing may follow it.
+pub fn decode_command(version: FormatVersion, bytes: &[u8]) -> Result<Command, WireError> {
+    let mut input = Reader::new(COMMAND, version, bytes);
     let command = Command::take(&mut input)?;
     input.finish()?;
     Ok(command)

@@ -1,24 +1,24 @@
 //! How the words of the protocol are stored: the part that log entries and snapshots share.
 //!
-//! Tags are given for good. A new variant takes the next free number; a new field needs a new format
-//! version of whatever holds it.
+//! Tags are given for good. A new variant takes the next free number, a new field stands last; each says since
+//! which format version it exists. Once a version was released, nothing is added to it.
 
 use std::cmp::Reverse;
 
 use tenure_core::{
     Acquire, AcquireBy, Caller, ClusterTime, Command, Compare, CompareField, CompareOp, Done, EndReason,
-    FenceName, Generation, Grant, Guard, HolderName, Holding, KindSetting, Limits, Mode, Nonce, Open,
+    FenceName, FormatVersion, Generation, Grant, Guard, HolderName, Holding, KindSetting, Limits, Mode, Nonce, Open,
     Operation, Policies, Refusal, Register, RegisterKey, ResourceName, Revision, Scope, Secret, SessionId,
     SessionNumber, Settings, Slot, Token, TransmissionId, Wait, WallTime, Write,
 };
 
-use crate::codec::{Coded, Reader, WireError, choice, put_bytes, put_varint, record, token_of};
+use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record, token_of};
 
 /// Implements a wrapped number by its plain one.
 macro_rules! number {
     ($($type:ident: $make:path, $plain:ident;)*) => {$(
         impl Coded for $type {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut Output) {
                 self.$plain().put(out);
             }
             fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -36,8 +36,18 @@ number! {
     WallTime: WallTime::from_unix_millis, as_unix_millis;
 }
 
+impl Coded for FormatVersion {
+    fn put(&self, out: &mut Output) {
+        out.push(self.get());
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let number = input.byte()?;
+        FormatVersion::known(number).ok_or_else(|| input.corrupt(format!("there is no format version {number}")))
+    }
+}
+
 impl Coded for Slot {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         self.get().put(out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -50,7 +60,7 @@ impl Coded for Slot {
 }
 
 impl Coded for Token {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         put_varint(self.get(), out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -60,7 +70,7 @@ impl Coded for Token {
 }
 
 impl Coded for Secret {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         self.as_bytes().put(out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -69,7 +79,7 @@ impl Coded for Secret {
 }
 
 impl Coded for Nonce {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         self.as_bytes().put(out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -78,7 +88,7 @@ impl Coded for Nonce {
 }
 
 impl Coded for TransmissionId {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         self.as_bytes().put(out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -90,7 +100,7 @@ impl Coded for TransmissionId {
 macro_rules! name {
     ($($type:ident),*) => {$(
         impl Coded for $type {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut Output) {
                 put_bytes(self.as_str().as_bytes(), out);
             }
             fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -103,7 +113,7 @@ macro_rules! name {
 name!(ResourceName, HolderName, FenceName);
 
 impl Coded for RegisterKey {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         put_bytes(self.as_bytes(), out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -113,7 +123,7 @@ impl Coded for RegisterKey {
 }
 
 impl Coded for Reverse<i32> {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         self.0.put(out);
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -168,7 +178,7 @@ choice!(Command {
     2 => Close { by, why },
     3 => Acquire(acquire),
     4 => Cancel { by, acquire },
-    5 => Release { by, resource, token },
+    5 => Release { by, resource, token, rest since 2 },
     6 => Transfer { by, resource, to },
     7 => Revoke { resource, session, now, reason },
     8 => Seen { session, revision },
@@ -187,6 +197,7 @@ choice!(Command {
     21 => Restore { backup, token_floor, holders_stopped },
     22 => CancelNonce { nonce },
     23 => Undo { session, transmission },
+    24 since 2 => Upgrade { to },
 });
 
 choice!(AcquireBy { 1 => Session(caller), 2 => Opening(open) });

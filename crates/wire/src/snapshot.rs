@@ -15,12 +15,10 @@ use tenure_core::state::{
     RegisterRecord, Remembered, RememberedGrant, Resource, ResourceMore, ResourceNumber, Session,
     SessionMore, Shelf, SigningKey, State, Totals, Transition, UsedNonce, Waiter, WaiterNumber,
 };
+use tenure_core::FormatVersion;
 use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::codec::{Coded, Reader, WireError, check_version, choice, put_bytes, put_varint, record};
-
-/// The format version of snapshots that this build writes, and the newest that it reads.
-pub const SNAPSHOT_VERSION: u8 = 1;
+use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record, version_of};
 
 const SNAPSHOT: &str = "snapshot";
 const MAGIC: [u8; 8] = *b"TNRSNAP\0";
@@ -40,10 +38,11 @@ mod tag {
     pub const END: u8 = 255;
 }
 
-/// Writes the state. The same state always gives the same bytes.
+/// Writes the state, in the format version that it has agreed on. The same state always gives the same bytes.
 pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     // Taken apart without `..`, so that a new part of the state cannot be forgotten here.
     let State {
+        format,
         settings,
         time,
         wall,
@@ -66,8 +65,8 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     } = state;
 
     out.write_all(&MAGIC)?;
-    out.write_all(&[SNAPSHOT_VERSION])?;
-    let mut blocks = Blocks { out, tag: tag::BASE, count: 0, bytes: Vec::new(), records: 0 };
+    out.write_all(&[format.get()])?;
+    let mut blocks = Blocks { out, tag: tag::BASE, count: 0, bytes: Output::new(*format), records: 0 };
     blocks.record(|bytes| {
         settings.put(bytes);
         time.put(bytes);
@@ -105,7 +104,7 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
 
 /// A state inside a log entry: its snapshot, after the snapshot's length.
 impl Coded for State {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         let mut bytes = Vec::new();
         write_snapshot(self, &mut bytes).expect("writing to memory does not fail");
         put_bytes(&bytes, out);
@@ -113,25 +112,29 @@ impl Coded for State {
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
         let length = input.length(1)?;
         let mut bytes = input.bytes(length)?;
-        let state = read_snapshot(&mut bytes)?;
+        // Written in a version of its own, which is none that the entry around it does not know.
+        let state = read_snapshot(input.version, &mut bytes)?;
         if !bytes.is_empty() {
             return Err(input.corrupt("something follows the snapshot inside it"));
         }
         Ok(state)
     }
+    fn fits(&self, version: FormatVersion) -> bool {
+        self.format <= version
+    }
 }
 
-/// Reads a state, and not a byte more than [`write_snapshot`] wrote of it.
-pub fn read_snapshot(input: &mut dyn Read) -> Result<State, WireError> {
+/// Reads a state, and not a byte more than [`write_snapshot`] wrote of it. A version above `newest` is refused.
+pub fn read_snapshot(newest: FormatVersion, input: &mut dyn Read) -> Result<State, WireError> {
     let mut head = [0; MAGIC.len() + 1];
     read_exact(input, &mut head)?;
     let (magic, version) = head.split_at(MAGIC.len());
     if magic != MAGIC {
         return Err(WireError::corrupt(SNAPSHOT, "it does not begin like one"));
     }
-    check_version(SNAPSHOT, version[0], SNAPSHOT_VERSION)?;
+    let format = version_of(SNAPSHOT, version[0], newest)?;
 
-    let mut state = State::default();
+    let mut state = State { format, ..State::default() };
     let mut records = 0u64;
     let mut last_tag = 0;
     // The lowest key that the next record of the present section may have.
@@ -146,7 +149,7 @@ pub fn read_snapshot(input: &mut dyn Read) -> Result<State, WireError> {
             next_key = 0;
         }
         last_tag = block_tag;
-        let mut block = Reader::new(SNAPSHOT, &bytes);
+        let mut block = Reader::new(SNAPSHOT, format, &bytes);
         if block_tag == tag::END {
             if block.varint()? != records {
                 return Err(WireError::corrupt(SNAPSHOT, "a block of it is missing"));
@@ -194,7 +197,7 @@ struct Blocks<'a> {
     out: &'a mut dyn Write,
     tag: u8,
     count: u32,
-    bytes: Vec<u8>,
+    bytes: Output,
     records: u64,
 }
 
@@ -209,7 +212,7 @@ impl Blocks<'_> {
         &mut self,
         tag: u8,
         shelf: &Shelf<K, T>,
-        put: impl Fn(K, &T, &mut Vec<u8>),
+        put: impl Fn(K, &T, &mut Output),
     ) -> io::Result<()> {
         self.section(tag)?;
         let mut next_key = 0;
@@ -229,7 +232,7 @@ impl Blocks<'_> {
         Ok(())
     }
 
-    fn record(&mut self, put: impl FnOnce(&mut Vec<u8>)) -> io::Result<()> {
+    fn record(&mut self, put: impl FnOnce(&mut Output)) -> io::Result<()> {
         put(&mut self.bytes);
         self.count += 1;
         self.records += 1;
@@ -336,7 +339,7 @@ fn check(state: &State) -> Result<(), WireError> {
 macro_rules! record_number {
     ($($type:ident),*) => {$(
         impl Coded for $type {
-            fn put(&self, out: &mut Vec<u8>) {
+            fn put(&self, out: &mut Output) {
                 put_varint(self.0, out);
             }
             fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
@@ -399,7 +402,7 @@ choice!(
 
 /// Counts of ends, one per reason.
 impl<const N: usize> Coded for [u64; N] {
-    fn put(&self, out: &mut Vec<u8>) {
+    fn put(&self, out: &mut Output) {
         self.iter().for_each(|count| put_varint(*count, out));
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use prost::Message;
 use serde_json::{Value, json};
-use tenure_core::{RegisterKey, ResourceName, Secret};
+use tenure_core::{FormatVersion, RegisterKey, ResourceName, Secret};
 use tenure_wire::{ApiError, Code, decode_forwarded, decode_forwarded_reply, grpc, json as body, proto};
 
 fn resource() -> ResourceName {
@@ -117,8 +117,8 @@ proptest! {
     #[test]
     fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         let secret = Secret::new([0; 16]);
-        let _ = decode_forwarded(&bytes);
-        let _ = decode_forwarded_reply(&bytes);
+        let _ = decode_forwarded(FormatVersion::NEWEST, &bytes);
+        let _ = decode_forwarded_reply(FormatVersion::NEWEST, &bytes);
         let _ = body::parse::<body::Acquire>(&bytes).and_then(|asked| asked.acquire(None, secret));
         let _ = body::parse::<body::WriteRegisters>(&bytes).and_then(body::WriteRegisters::command);
         let _ = proto::AcquireRequest::decode(bytes.as_slice()).map(|asked| grpc::acquire(asked, secret));

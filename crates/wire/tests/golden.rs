@@ -11,10 +11,11 @@ use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FileDescriptorSet};
 use serde_json::{Value, json};
-use tenure_core::{Event, RenewalAnswer, RenewalNews, Revision, SessionNumber};
+use tenure_core::state::State;
+use tenure_core::{Event, FormatVersion, RenewalAnswer, RenewalNews, Revision, SessionNumber};
 use tenure_wire::json as body;
 use tenure_wire::{
-    ApiError, Code, Forwarded, ForwardedReply, WireError, decode_entry, decode_forwarded,
+    ApiError, Code, Forwarded, ForwardedReply, WireError, command_fits, decode_entry, decode_forwarded,
     decode_forwarded_reply, encode_entry, encode_forwarded, encode_forwarded_reply, grpc, proto, read_backup,
     read_snapshot, state_hash, write_backup, write_snapshot,
 };
@@ -51,43 +52,65 @@ fn stored(file: &str) -> Vec<u8> {
     digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
+/// Every version that was ever written. Files of a released version never change.
+const VERSIONS: [FormatVersion; 2] = [FormatVersion::V1, FormatVersion::V2];
+
 #[test]
-fn entries_are_written_as_before_and_version_1_is_read() {
-    let kinds = samples::commands().iter().map(samples::kind_of).collect::<std::collections::BTreeSet<_>>();
+fn entries_are_written_as_before_and_every_version_is_read() {
+    let commands = samples::entry(FormatVersion::NEWEST).commands;
+    let kinds = commands.iter().map(samples::kind_of).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(kinds.len(), samples::COMMAND_KINDS, "every command has a sample");
-
-    let mut bytes = Vec::new();
-    encode_entry(&samples::entry(), &mut bytes);
-    golden("entry.v1.hex", &dump(&bytes));
-    assert_eq!(decode_entry(&stored("entry.v1.hex")).unwrap(), samples::entry());
+    for command in samples::commands() {
+        assert!(command_fits(FormatVersion::V1, &command), "{command:?}");
+    }
+    for command in samples::commands_since_v2() {
+        assert!(!command_fits(FormatVersion::V1, &command), "{command:?}");
+    }
+    for version in VERSIONS {
+        let mut bytes = Vec::new();
+        encode_entry(version, &samples::entry(version), &mut bytes);
+        let file = format!("entry.v{version}.hex");
+        golden(&file, &dump(&bytes));
+        let read = decode_entry(FormatVersion::NEWEST, &stored(&file)).unwrap();
+        assert_eq!(read, samples::entry(version));
+        assert_eq!(decode_entry(version, &stored(&file)).unwrap(), read, "an older build reads its own");
+    }
 }
 
 #[test]
-fn snapshots_are_written_as_before_and_version_1_is_read() {
-    let state = samples::state();
-    let mut bytes = Vec::new();
-    write_snapshot(&state, &mut bytes).unwrap();
-    golden("snapshot.v1.hex", &dump(&bytes));
-    golden("state_hash.txt", &format!("{:032x}\n", state_hash(&state)));
-    let read = read_snapshot(&mut stored("snapshot.v1.hex").as_slice()).unwrap();
-    assert_eq!(state_hash(&read), state_hash(&state));
+fn snapshots_are_written_as_before_and_every_version_is_read() {
+    let mut hashes = String::new();
+    for version in VERSIONS {
+        let state = State { format: version, ..samples::state() };
+        let mut bytes = Vec::new();
+        write_snapshot(&state, &mut bytes).unwrap();
+        let file = format!("snapshot.v{version}.hex");
+        golden(&file, &dump(&bytes));
+        writeln!(hashes, "{:032x}", state_hash(&state)).unwrap();
+        let read = read_snapshot(FormatVersion::NEWEST, &mut stored(&file).as_slice()).unwrap();
+        assert_eq!((read.format, state_hash(&read)), (version, state_hash(&state)));
+    }
+    golden("state_hash.txt", &hashes);
 }
 
 #[test]
-fn backups_are_written_as_before_and_version_1_is_read() {
-    let state = samples::state();
-    let mut bytes = Vec::new();
-    let head = write_backup(&state, &mut bytes).unwrap();
-    golden("backup.v1.hex", &dump(&bytes));
-    let (read_head, read) = read_backup(&mut stored("backup.v1.hex").as_slice()).unwrap();
-    assert_eq!(read_head, head);
-    assert_eq!(state_hash(&read), state_hash(&state));
+fn backups_are_written_as_before_and_every_version_is_read() {
+    for version in VERSIONS {
+        let state = State { format: version, ..samples::state() };
+        let mut bytes = Vec::new();
+        let head = write_backup(&state, &mut bytes).unwrap();
+        let file = format!("backup.v{version}.hex");
+        golden(&file, &dump(&bytes));
+        let (read_head, read) = read_backup(&mut stored(&file).as_slice()).unwrap();
+        assert_eq!(read_head, head);
+        assert_eq!(state_hash(&read), state_hash(&state));
+    }
 }
 
 #[test]
-fn forwarded_requests_are_written_as_before_and_version_1_is_read() {
+fn forwarded_requests_are_written_as_before_and_every_version_is_read() {
     let requests = [
-        Forwarded::Renewals(samples::entry().renewals),
+        Forwarded::Renewals(samples::entry(FormatVersion::V1).renewals),
         Forwarded::Command(vec![1, 2, 3]),
         Forwarded::ReadIndex,
         Forwarded::Administer(vec![4, 5]),
@@ -102,18 +125,20 @@ fn forwarded_requests_are_written_as_before_and_version_1_is_read() {
         ForwardedReply::Unknown("lost".into()),
         ForwardedReply::Stopping,
     ];
-    let mut text = String::new();
-    for request in &requests {
-        let bytes = encode_forwarded(request);
-        assert_eq!(&decode_forwarded(&bytes).unwrap(), request);
-        writeln!(text, "{}", dump(&bytes)).unwrap();
+    for version in VERSIONS {
+        let mut text = String::new();
+        for request in &requests {
+            let bytes = encode_forwarded(version, request);
+            assert_eq!(decode_forwarded(FormatVersion::NEWEST, &bytes).unwrap(), (version, request.clone()));
+            writeln!(text, "{}", dump(&bytes)).unwrap();
+        }
+        for reply in &replies {
+            let bytes = encode_forwarded_reply(version, reply);
+            assert_eq!(&decode_forwarded_reply(FormatVersion::NEWEST, &bytes).unwrap(), reply);
+            writeln!(text, "{}", dump(&bytes)).unwrap();
+        }
+        golden(&format!("forward.v{version}.hex"), &text);
     }
-    for reply in &replies {
-        let bytes = encode_forwarded_reply(reply);
-        assert_eq!(&decode_forwarded_reply(&bytes).unwrap(), reply);
-        writeln!(text, "{}", dump(&bytes)).unwrap();
-    }
-    golden("forward.v1.hex", &text);
 }
 
 #[test]
@@ -121,17 +146,17 @@ fn what_a_newer_version_wrote_is_refused_with_the_next_step() {
     // The version stands first in an entry, and behind eight bytes of magic in a snapshot and in a backup.
     let newer = |file: &str, at: usize| {
         let mut bytes = stored(file);
-        bytes[at] += 1;
+        bytes[at] = 1 + FormatVersion::NEWEST.get();
         bytes
     };
     let told = [
-        decode_entry(&newer("entry.v1.hex", 0)).unwrap_err(),
-        read_snapshot(&mut newer("snapshot.v1.hex", 8).as_slice()).unwrap_err(),
+        decode_entry(FormatVersion::NEWEST, &newer("entry.v1.hex", 0)).unwrap_err(),
+        read_snapshot(FormatVersion::NEWEST, &mut newer("snapshot.v1.hex", 8).as_slice()).unwrap_err(),
         read_backup(&mut newer("backup.v1.hex", 8).as_slice()).unwrap_err(),
-        decode_forwarded(&[2, 3]).unwrap_err(),
+        decode_forwarded(FormatVersion::NEWEST, &[3, 3]).unwrap_err(),
     ];
     for error in &told {
-        assert!(matches!(error, WireError::Newer { found: 2, known: 1, .. }), "{error}");
+        assert!(matches!(error, WireError::Newer { found: 3, known: 2, .. }), "{error}");
     }
     golden("newer.txt", &told.iter().fold(String::new(), |text, error| format!("{text}{error}\n")));
 }
@@ -217,6 +242,7 @@ fn the_bodies_of_answers() {
         last_log: Some(412),
         version: "0.1.0".into(),
         identity: "ab".repeat(16),
+        format_newest: 2,
     };
     let text = [
         shown("POST /v1/sessions", &body::SessionOpened::new(id, &grant.holder, grant.ttl, 3)),
@@ -309,6 +335,8 @@ fn the_bodies_of_answers() {
                 state_hash: Some("00".repeat(16)),
                 fault_tolerant: false,
                 restoring_ms: Some(1_000),
+                format: 1,
+                format_next: Some(2),
             },
         ),
     ]

@@ -1,7 +1,7 @@
 //! What a replica stores survives storing, and nothing that it might find instead does harm.
 
 use proptest::prelude::*;
-use tenure_core::{Command, Renewal, SessionNumber};
+use tenure_core::{Command, FormatVersion, Renewal, SessionNumber};
 use tenure_wire::{
     WireError, decode_command, decode_entry, encode_command, encode_entry, encode_entry_head, read_backup,
     read_backup_head, read_snapshot, state_hash, write_backup, write_snapshot,
@@ -11,7 +11,7 @@ mod values;
 
 fn entry_bytes(entry: &tenure_core::Entry) -> Vec<u8> {
     let mut bytes = Vec::new();
-    encode_entry(entry, &mut bytes);
+    encode_entry(FormatVersion::NEWEST, entry, &mut bytes);
     bytes
 }
 
@@ -26,17 +26,17 @@ proptest! {
 
     #[test]
     fn entries_survive(entry in values::entry()) {
-        prop_assert_eq!(decode_entry(&entry_bytes(&entry)).unwrap(), entry);
+        prop_assert_eq!(decode_entry(FormatVersion::NEWEST, &entry_bytes(&entry)).unwrap(), entry);
     }
 
     #[test]
     fn an_entry_put_together_piece_by_piece_is_the_same(entry in values::entry()) {
         let mut pieces = Vec::new();
-        encode_entry_head(entry.at, entry.wall, &entry.renewals, entry.commands.len(), &mut pieces);
+        encode_entry_head(FormatVersion::NEWEST, entry.at, entry.wall, &entry.renewals, entry.commands.len(), &mut pieces);
         for command in &entry.commands {
             let mut piece = Vec::new();
-            encode_command(command, &mut piece);
-            prop_assert_eq!(&decode_command(&piece).unwrap(), command);
+            encode_command(FormatVersion::NEWEST, command, &mut piece);
+            prop_assert_eq!(&decode_command(FormatVersion::NEWEST, &piece).unwrap(), command);
             pieces.extend(piece);
         }
         prop_assert_eq!(pieces, entry_bytes(&entry));
@@ -46,7 +46,7 @@ proptest! {
     fn an_entry_cut_short_is_refused_wherever_it_is_cut(entry in values::entry()) {
         let bytes = entry_bytes(&entry);
         for cut in 0..bytes.len() {
-            prop_assert!(decode_entry(&bytes[..cut]).is_err(), "cut at {}", cut);
+            prop_assert!(decode_entry(FormatVersion::NEWEST, &bytes[..cut]).is_err(), "cut at {}", cut);
         }
     }
 
@@ -59,18 +59,18 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        let _ = decode_entry(&bytes);
+        let _ = decode_entry(FormatVersion::NEWEST, &bytes);
     }
 
     #[test]
     fn random_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        let _ = decode_command(&bytes);
-        let _ = decode_entry(&bytes);
-        let _ = read_snapshot(&mut bytes.as_slice());
+        let _ = decode_command(FormatVersion::NEWEST, &bytes);
+        let _ = decode_entry(FormatVersion::NEWEST, &bytes);
+        let _ = read_snapshot(FormatVersion::NEWEST, &mut bytes.as_slice());
         let _ = read_backup(&mut bytes.as_slice());
         if let Some(version) = bytes.first_mut() {
             *version = 1;
-            let _ = decode_entry(&bytes);
+            let _ = decode_entry(FormatVersion::NEWEST, &bytes);
         }
     }
 
@@ -78,7 +78,7 @@ proptest! {
     fn states_survive_with_the_same_bytes_and_hash(state in values::state()) {
         let bytes = snapshot_bytes(&state);
         let mut input = bytes.as_slice();
-        let read = read_snapshot(&mut input).unwrap();
+        let read = read_snapshot(FormatVersion::NEWEST, &mut input).unwrap();
         prop_assert!(input.is_empty());
         values::assert_equal(&read, &state);
         prop_assert_eq!(snapshot_bytes(&read), bytes);
@@ -88,7 +88,7 @@ proptest! {
     #[test]
     fn a_snapshot_cut_short_is_refused(state in values::state(), at in any::<prop::sample::Index>()) {
         let bytes = snapshot_bytes(&state);
-        prop_assert!(read_snapshot(&mut &bytes[..at.index(bytes.len())]).is_err());
+        prop_assert!(read_snapshot(FormatVersion::NEWEST, &mut &bytes[..at.index(bytes.len())]).is_err());
     }
 
     #[test]
@@ -100,7 +100,7 @@ proptest! {
             let at = at.index(bytes.len());
             bytes[at] = byte;
         }
-        let _ = read_snapshot(&mut bytes.as_slice());
+        let _ = read_snapshot(FormatVersion::NEWEST, &mut bytes.as_slice());
     }
 
     #[test]
@@ -135,7 +135,7 @@ fn renewals_keep_their_order_and_extremes() {
         renewals,
         commands: Vec::new(),
     };
-    assert_eq!(decode_entry(&entry_bytes(&entry)).unwrap(), entry);
+    assert_eq!(decode_entry(FormatVersion::NEWEST, &entry_bytes(&entry)).unwrap(), entry);
 }
 
 #[test]
@@ -154,15 +154,15 @@ fn neighbouring_sessions_renew_in_two_bytes_each() {
 #[test]
 fn a_stored_name_that_no_edge_would_accept_is_refused() {
     let mut bytes = Vec::new();
-    encode_command(&Command::Barrier { resource: "a/b".parse().unwrap() }, &mut bytes);
+    encode_command(FormatVersion::NEWEST, &Command::Barrier { resource: "a/b".parse().unwrap() }, &mut bytes);
     let slash = bytes.iter().position(|byte| *byte == b'/').unwrap();
     bytes[slash - 1] = b'/';
-    assert!(matches!(decode_command(&bytes), Err(WireError::Corrupt { .. })));
+    assert!(matches!(decode_command(FormatVersion::NEWEST, &bytes), Err(WireError::Corrupt { .. })));
 }
 
 #[test]
 fn a_claimed_billion_renewals_costs_nothing() {
     // Version, stamp, calendar time, then a count that the input cannot hold.
     let bytes = [1, 0, 0, 0xff, 0xff, 0xff, 0xff, 0x0f, 0, 0, 0];
-    assert!(matches!(decode_entry(&bytes), Err(WireError::Truncated { .. })));
+    assert!(matches!(decode_entry(FormatVersion::NEWEST, &bytes), Err(WireError::Truncated { .. })));
 }

@@ -3,11 +3,12 @@
 
 use libfuzzer_sys::fuzz_target;
 use tenure_fuzz::seeds;
+use tenure_core::FormatVersion;
 use tenure_wire::{decode_command, encode_command};
 
 fuzz_target!(init: seeds::write(seeds::commands()), |bytes: &[u8]| {
-    let Ok(command) = decode_command(bytes) else { return };
+    let Ok(command) = decode_command(FormatVersion::NEWEST, bytes) else { return };
     let mut written = Vec::new();
-    encode_command(&command, &mut written);
-    assert_eq!(decode_command(&written).expect("what was written is read"), command);
+    encode_command(FormatVersion::NEWEST, &command, &mut written);
+    assert_eq!(decode_command(FormatVersion::NEWEST, &written).expect("what was written is read"), command);
 });

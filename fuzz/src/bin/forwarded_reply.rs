@@ -2,13 +2,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tenure_core::SessionNumber;
+use tenure_core::{FormatVersion, SessionNumber};
 use tenure_fuzz::{seeds, told};
 use tenure_wire::{ApiError, ForwardedReply, decode_forwarded_reply, encode_forwarded_reply, grpc};
 
 fuzz_target!(init: seeds::write(seeds::forwarded()), |bytes: &[u8]| {
-    let Ok(reply) = decode_forwarded_reply(bytes) else { return };
-    let again = decode_forwarded_reply(&encode_forwarded_reply(&reply)).expect("what was written is read");
+    let Ok(reply) = decode_forwarded_reply(FormatVersion::NEWEST, bytes) else { return };
+    let again = decode_forwarded_reply(FormatVersion::NEWEST, &encode_forwarded_reply(FormatVersion::NEWEST, &reply)).expect("what was written is read");
     assert_eq!(again, reply);
     match reply {
         ForwardedReply::Answer(answer) => {

@@ -3,15 +3,15 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tenure_core::{ClusterTime, Entry, Machine, WallTime};
+use tenure_core::{ClusterTime, Entry, FormatVersion, Machine, WallTime};
 use tenure_fuzz::seeds;
 use tenure_wire::{read_snapshot, state_hash, write_snapshot};
 
 fuzz_target!(init: seeds::write(seeds::snapshots()), |bytes: &[u8]| {
-    let Ok(state) = read_snapshot(&mut &*bytes) else { return };
+    let Ok(state) = read_snapshot(FormatVersion::NEWEST, &mut &*bytes) else { return };
     let mut written = Vec::new();
     write_snapshot(&state, &mut written).expect("memory takes every write");
-    let again = read_snapshot(&mut written.as_slice()).expect("what was written is read");
+    let again = read_snapshot(FormatVersion::NEWEST, &mut written.as_slice()).expect("what was written is read");
     assert_eq!(state_hash(&again), state_hash(&state), "a state changed by being written");
 
     let Ok(mut machine) = Machine::from_state(state) else { return };

@@ -378,7 +378,7 @@ impl Session for TenureSession {
 
     async fn release(&mut self, place: Place) -> Result<()> {
         let number = self.number();
-        let release = proto::StreamRelease { resource: place.resource, token: None };
+        let release = proto::StreamRelease { resource: place.resource, token: None, rest_ms: None };
         match self.line.ask(self.session, Some(number), Asked::Release(release)).await? {
             (_, Content::Released(released)) if released.released => Ok(()),
             (_, Content::Released(_)) => Err(BenchError::new("there was nothing to release")),
@@ -388,7 +388,7 @@ impl Session for TenureSession {
 
     async fn clear(&mut self, resource: &str) -> Result<()> {
         let number = self.number();
-        let release = proto::StreamRelease { resource: resource.to_owned(), token: None };
+        let release = proto::StreamRelease { resource: resource.to_owned(), token: None, rest_ms: None };
         self.line.ask(self.session, Some(number), Asked::Release(release)).await.map(drop)
     }
 

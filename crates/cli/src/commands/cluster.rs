@@ -5,6 +5,7 @@ mod backup;
 mod remove;
 mod restore;
 mod step_down;
+mod upgrade;
 
 use tenure_client::proto;
 use tenure_client::proto::cluster_client::ClusterClient;
@@ -34,6 +35,8 @@ pub enum Command {
     Remove(remove::Args),
     /// Hand leadership to another node
     StepDown(step_down::Args),
+    /// Let the cluster use the formats of the release that all nodes run
+    Upgrade(upgrade::Args),
     /// Write everything the cluster knows into a file, while it serves
     Backup(backup::Args),
     /// Put a backup into a new cluster
@@ -55,6 +58,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
         Command::Add(args) => add::run(args, context).await,
         Command::Remove(args) => remove::run(args, context).await,
         Command::StepDown(args) => step_down::run(args, context).await,
+        Command::Upgrade(args) => upgrade::run(args, context).await,
         Command::Backup(args) => backup::run(args, context).await,
         Command::Restore(args) => restore::run(args, context).await,
     }

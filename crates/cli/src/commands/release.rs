@@ -4,7 +4,7 @@ use tenure_client::proto;
 use tenure_client::proto::leases_client::LeasesClient;
 use tenure_core::{ResourceName, SessionId, Token};
 
-use crate::args::parse_token;
+use crate::args::{Length, parse_token};
 use crate::context::Context;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -30,6 +30,10 @@ pub struct Args {
     /// Only if the lease still has this token
     #[arg(long, value_name = "N", value_parser = parse_token)]
     pub token: Option<Token>,
+
+    /// Grant it to nobody for this long afterwards
+    #[arg(long, value_name = "DURATION")]
+    pub rest: Option<Length>,
 }
 
 /// Gives the lease back.
@@ -39,6 +43,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
         caller: Some(caller),
         resource: args.resource.to_string(),
         token: args.token.map(Token::get),
+        rest_ms: args.rest.map(|rest| tenure_wire::words::millis(rest.get())),
     };
     let send = |channel, request| async move { LeasesClient::new(channel).release(request).await };
     let answer = context.change(request, send).await?;

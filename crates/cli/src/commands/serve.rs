@@ -14,6 +14,7 @@ use tenure_server::{Config, Server};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
+use crate::args::Length;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::output::Output;
@@ -43,6 +44,9 @@ pub struct Args {
     /// The address that clients are told, if it is not the one listened on
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
+    /// Raise the agreed format version by itself, once every node has run this release for so long
+    #[arg(long, value_name = "AFTER")]
+    pub auto_upgrade: Option<Length>,
     /// Where the log and the snapshots are kept
     #[arg(long, value_name = "DIR", default_value = "./tenure-data")]
     pub data_dir: PathBuf,
@@ -203,6 +207,7 @@ fn config(args: &Args) -> Result<Config, Failure> {
     }
     let mut config = Config::single(listen, args.data_dir.clone());
     config.advertise.clone_from(&args.advertise);
+    config.auto_upgrade = args.auto_upgrade.map(|after| after.get());
     config.connections_max = args.connections_max.map(|many| many as usize);
     if let (Some(node), Some(Peers(peers))) = (args.node, &args.peers) {
         let Some(own) = peers.get(&node) else {

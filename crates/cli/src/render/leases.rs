@@ -307,18 +307,27 @@ pub fn cluster(status: &ClusterStatus, form: Form) -> String {
         });
         text.push('\n');
     }
+    if let Some(next) = status.format_next {
+        text += &paint.warn(&format!(
+            "Every node knows format version {next}; version {} is agreed on. When you no longer want to return to the \
+             older release: tenure cluster upgrade",
+            status.format
+        ));
+        text.push('\n');
+    }
     if let Some(restoring) = status.restoring_ms {
         text += &paint
             .warn(&format!("Restored from a backup: nothing is granted for another {}.", span(restoring)));
         text.push('\n');
     }
     text += &format!(
-        "{}, {}, {}; last token {}, revision {}; node {} has applied {} of {}.\n",
+        "{}, {}, {}; last token {}, revision {}, format version {}; node {} has applied {} of {}.\n",
         count(status.sessions, "session", "sessions"),
         count(status.leases, "resource in use", "resources in use"),
         count(status.waiters, "waiter", "waiters"),
         status.last_token,
         status.revision,
+        status.format,
         status.node,
         status.applied,
         status.committed,

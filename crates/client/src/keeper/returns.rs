@@ -211,7 +211,7 @@ impl Inside {
             returning.sent = true;
         }
         let command = match to {
-            To::Store => Command::Release { by, resource, token: Some(token) },
+            To::Store => Command::Release { by, resource, token: Some(token), rest: None },
             To::Session(to) => Command::Transfer { by, resource, to },
         };
         Some((number, to, command))

@@ -73,11 +73,12 @@ pub(super) fn client_frame(frame: u64, command: &Command) -> Option<proto::Clien
         Command::Cancel { by: caller, acquire } => {
             (by(caller), Asked::Cancel(proto::StreamCancel { acquire: *acquire }))
         }
-        Command::Release { by: caller, resource, token } => (
+        Command::Release { by: caller, resource, token, rest } => (
             by(caller),
             Asked::Release(proto::StreamRelease {
                 resource: resource.to_string(),
                 token: token.map(Token::get),
+                rest_ms: rest.map(tenure_wire::words::millis),
             }),
         ),
         Command::Transfer { by: caller, resource, to } => (

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::time::Duration;
 
 use super::Machine;
 use super::answers::Needs;
@@ -18,17 +19,32 @@ use crate::names::ResourceName;
 use crate::numbers::{Nonce, SessionId, SessionNumber, Slot, Token, TransmissionId};
 
 impl Machine {
-    pub(super) fn release(&mut self, by: Caller, name: &ResourceName, token: Option<Token>) -> Answer {
+    pub(super) fn release(
+        &mut self,
+        by: Caller,
+        name: &ResourceName,
+        token: Option<Token>,
+        rest: Option<Duration>,
+    ) -> Answer {
+        if rest.is_some_and(|rest| rest > self.limits().ttl_max) {
+            return Err(Refusal::Invalid("rest must not be above the longest TTL"));
+        }
         self.numbered(by, Needs::NotEnded, |machine, session| {
-            let released = machine.give_back(session, name, token);
+            let released = machine.give_back(session, name, token, rest);
             machine.end_if_implicit_and_idle(session, EndReason::Released);
             Ok(Done::Released { released })
         })
     }
 
     /// Gives back what one acquire of this resource took: one count of a lease that was entered again, or
-    /// the lease. Says whether there was anything to give back.
-    fn give_back(&mut self, session: SessionNumber, name: &ResourceName, token: Option<Token>) -> bool {
+    /// the lease, after which nobody is granted the resource for `rest`. Says whether there was anything to give back.
+    fn give_back(
+        &mut self,
+        session: SessionNumber,
+        name: &ResourceName,
+        token: Option<Token>,
+        rest: Option<Duration>,
+    ) -> bool {
         let Some(number) = self.settled(name) else { return false };
         // Settling may have ended the lease.
         let Some(hold) = self.resource(number).hold_of(session) else { return false };
@@ -45,6 +61,9 @@ impl Machine {
             Some(notice) => Ending { reason: notice.reason.clone(), ..Ending::asked(notice.why) },
         };
         self.end_lease(number, session, ending);
+        if let Some(rest) = rest {
+            self.delay(number, self.state.time.plus(rest));
+        }
         true
     }
 
@@ -65,11 +84,11 @@ impl Machine {
                 }
                 Some(Remembered::Holding(number, remaining)) => {
                     let grant = machine.state.told(session, number, remaining);
-                    released = machine.give_back(session, &grant.resource, Some(grant.token));
+                    released = machine.give_back(session, &grant.resource, Some(grant.token), None);
                 }
                 Some(Remembered::Granted(grants)) => {
                     for grant in &grants {
-                        released |= machine.give_back(session, &grant.resource, Some(grant.token));
+                        released |= machine.give_back(session, &grant.resource, Some(grant.token), None);
                     }
                 }
                 // It has not arrived: that it was cancelled takes a place among the answers.
@@ -134,7 +153,7 @@ impl Machine {
         };
         let made: Vec<_> = self.session(session).leases.iter().filter_map(made).collect();
         for (name, token) in &made {
-            self.give_back(session, name, Some(*token));
+            self.give_back(session, name, Some(*token), None);
         }
         self.end_if_implicit_and_idle(session, EndReason::Released);
         Ok(Done::Cancelled { released: !made.is_empty() })

@@ -456,7 +456,7 @@ impl Machine {
         }
     }
 
-    fn delay(&mut self, number: ResourceNumber, until: ClusterTime) {
+    pub(super) fn delay(&mut self, number: ResourceNumber, until: ClusterTime) {
         let old = self.resource(number).delayed_until();
         if old.is_some_and(|old| old >= until) {
             return;

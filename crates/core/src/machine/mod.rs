@@ -48,6 +48,7 @@ use crate::limits::Limits;
 use crate::names::{RegisterKey, ResourceName};
 use crate::numbers::{Revision, SessionNumber, Token};
 use crate::time::ClusterTime;
+use crate::version::FormatVersion;
 
 /// The replicated state machine: the agreed state and the indexes that make it quick.
 #[derive(Clone, Debug)]
@@ -224,7 +225,7 @@ impl Machine {
             Command::Cancel { by, acquire } => self.cancel(by, acquire),
             Command::CancelNonce { nonce } => self.cancel_nonce(nonce),
             Command::Undo { session, transmission } => self.undo(session, transmission),
-            Command::Release { by, resource, token } => self.release(by, &resource, token),
+            Command::Release { by, resource, token, rest } => self.release(by, &resource, token, rest),
             Command::Transfer { by, resource, to } => self.transfer(by, &resource, to),
             Command::Revoke { resource, session, now, reason } => {
                 self.revoke(&resource, session, now, reason)
@@ -247,6 +248,7 @@ impl Machine {
             }
             Command::PublishKey { node, kid, key } => self.publish_key(node, kid, key),
             Command::WithdrawKey { kid } => self.withdraw_key(&kid),
+            Command::Upgrade { to } => self.upgrade(to),
         };
         self.finish_step();
         answer
@@ -339,6 +341,15 @@ impl Machine {
         Ok(Done::Nothing)
     }
 
+    /// Raises the agreed format version, one entry for all nodes. A repeated or late raise changes nothing.
+    fn upgrade(&mut self, to: FormatVersion) -> Answer {
+        if to > self.state.format {
+            self.state.format = to;
+            self.emit(EventKind::Changed { what: "cluster".into(), how: "upgraded" });
+        }
+        Ok(Done::Nothing)
+    }
+
     // What the leader's office asks.
 
     /// Cluster time as applied.
@@ -359,6 +370,16 @@ impl Machine {
     /// The smallest TTL of any session, which bounds how far the leader may count ahead.
     pub fn smallest_ttl(&self) -> Option<Duration> {
         self.ttls.keys().next().copied()
+    }
+
+    /// How long nothing is granted, after a restore.
+    pub fn grants_in(&self) -> Duration {
+        self.state.grants_from.remaining_at(self.state.time)
+    }
+
+    /// The format version that all nodes agree on.
+    pub fn format(&self) -> FormatVersion {
+        self.state.format
     }
 
     /// The settings that all nodes agree on.

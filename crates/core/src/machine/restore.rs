@@ -21,6 +21,11 @@ impl Machine {
         if self.state.last_token > 0 || self.state.sessions_opened > 0 || self.state.registers_named > 0 {
             return Err(Refusal::NotEmpty);
         }
+        if backup.format > self.state.format {
+            return Err(Refusal::Invalid(
+                "the backup has a newer format version than this cluster has agreed on; run `tenure cluster upgrade` first",
+            ));
+        }
         let issued = backup
             .last_token
             .max(backup.resources.iter().map(|(_, r)| r.last_token).max().unwrap_or_default());
@@ -32,6 +37,7 @@ impl Machine {
             return Err(Refusal::Invalid("the backup contradicts itself; take another one"));
         };
         let mut state = before.released();
+        state.format = self.state.format;
         state.settings.cluster = self.state.settings.cluster;
         state.entries = self.state.entries;
         state.wall = self.state.wall;

@@ -16,6 +16,7 @@ use crate::limits::Limits;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
 use crate::numbers::{Generation, Nonce, Revision, Secret, SessionNumber, Slot, Token, TransmissionId};
 use crate::time::{ClusterTime, Span, WallTime};
+use crate::version::FormatVersion;
 
 /// Implements an internal number under which records of one kind stand.
 macro_rules! record_number {
@@ -60,6 +61,8 @@ impl Key for SessionNumber {
 /// Everything that the cluster has agreed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
+    /// The agreed format version. It decides how this state is written, and which behaviour applies.
+    pub format: FormatVersion,
     /// What all nodes agree on.
     pub settings: Settings,
     /// Cluster time.
@@ -103,6 +106,7 @@ pub struct State {
 impl Default for State {
     fn default() -> Self {
         Self {
+            format: FormatVersion::OLDEST,
             settings: Settings { cluster: [0; 16], limits: Limits::default() },
             time: ClusterTime::ZERO,
             wall: WallTime::default(),

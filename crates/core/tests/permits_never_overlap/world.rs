@@ -360,7 +360,7 @@ impl World {
                 transmission: None,
             })),
             What::Release { session, token } => {
-                Command::Release { by: Caller::unnumbered(session), resource, token: Some(token) }
+                Command::Release { by: Caller::unnumbered(session), resource, token: Some(token), rest: None }
             }
             What::Renew { .. } | What::Noise => unreachable!("renewals ride apart"),
         }

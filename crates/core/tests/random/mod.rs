@@ -186,7 +186,9 @@ impl Generator {
             }
             (52..66, Some(by)) => {
                 let token = self.random.chance(20).then(|| self.token(machine));
-                Command::Release { by, resource: self.resource(), token }
+                // A few with a rest, the longest beyond what is allowed.
+                let rest = self.random.chance(20).then(|| Duration::from_secs(self.random.below(40) as u64));
+                Command::Release { by, resource: self.resource(), token, rest }
             }
             (66..71, Some(by)) => {
                 let to = self.session().map(|at| self.sessions[at].0.number).unwrap_or_default();

@@ -559,6 +559,16 @@ impl Model {
         true
     }
 
+    /// After a release: nobody is granted the resource for so long, unless the session still holds it.
+    pub(super) fn rest(&mut self, session: u64, name: &ResourceName, rest: Duration) {
+        let resource = self.find(name).expect("it was held");
+        if self.lease_of(resource, session).is_none() {
+            let until = self.time.plus(rest);
+            let delayed = &mut self.resources[resource].delayed_until;
+            *delayed = Some(delayed.map_or(until, |old| old.max(until)));
+        }
+    }
+
     pub(super) fn transfer(&mut self, session: u64, name: &ResourceName, to: SessionNumber) -> Answer {
         let held = self.find(name).and_then(|i| self.lease_of(i, session)).cloned();
         let lease = held.ok_or(Refusal::NotHeld { resource: name.clone() })?;

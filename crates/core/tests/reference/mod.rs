@@ -189,8 +189,14 @@ impl Model {
             Command::Cancel { by, acquire } => self.cancel(by, acquire),
             Command::CancelNonce { nonce } => self.cancel_nonce(nonce),
             Command::Undo { session, transmission } => self.undo(session, transmission),
-            Command::Release { by, resource, token } => self.numbered(by, false, |model, session| {
+            Command::Release { rest: Some(rest), .. } if rest > Limits::default().ttl_max => {
+                Err(Refusal::Invalid("rest must not be above the longest TTL"))
+            }
+            Command::Release { by, resource, token, rest } => self.numbered(by, false, |model, session| {
                 let released = model.give_back(session, &resource, token);
+                if let Some(rest) = rest.filter(|_| released) {
+                    model.rest(session, &resource, rest);
+                }
                 model.end_if_implicit_and_idle(session, EndReason::Released);
                 Ok(Done::Released { released })
             }),

@@ -165,6 +165,7 @@ impl Story {
                 by: self.caller(words)?,
                 resource: name(words.next("a resource")?)?,
                 token: words.text("token").map(token).transpose()?,
+                rest: words.length("rest")?,
             },
             "transfer" => Command::Transfer {
                 by: self.caller(words)?,

@@ -183,9 +183,10 @@ async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
     let loss = || match target.memory.loss(&answer, target.directory.identity())? {
         Loss::Ours(why) | Loss::Theirs(why) => Some(why),
     };
-    match answer.refusal.clone().or(objection).or_else(loss) {
+    let disagreement = || target.memory.spoken.disagreement(&answer);
+    match answer.refusal.clone().or(objection).or_else(disagreement).or_else(loss) {
         None => {
-            target.memory.spoken.hear(&answer);
+            target.memory.spoken.hear(answer.from.node, answer.versions);
             reader.trust();
             Ok((reader, writer))
         }

@@ -6,7 +6,7 @@
 //! promised something. A node with data never comes here.
 
 use super::frame::FrameReader;
-use super::handshake::{Hello, Purpose, Versions, forgotten};
+use super::handshake::{Hello, Purpose, Spoken, Versions, forgotten};
 use super::network::Network;
 use crate::data_dir::{DataDir, Identity};
 use crate::engine::{Engine, Member};
@@ -74,6 +74,7 @@ pub(crate) async fn form(
     network: &dyn Network,
     directory: &DataDir,
     engine: &Engine,
+    spoken: &Spoken,
 ) -> Result<(), String> {
     let mut rounds_uninvited = 0;
     while !engine.is_initialized().await.map_err(|fatal| fatal.to_string())? {
@@ -81,7 +82,10 @@ pub(crate) async fn form(
         let mut heard = BTreeMap::new();
         for (node, address) in config.peers.iter().filter(|(node, _)| **node != ours.node) {
             match probe(network, (ours, config.versions), *node, address, config.timing.election_max).await {
-                Ok(answer) => drop(heard.insert(*node, answer)),
+                Ok((answer, versions)) => {
+                    spoken.hear(*node, versions);
+                    heard.insert(*node, answer);
+                }
                 Err(error) => tracing::debug!(node, %address, %error, "no answer from a peer yet"),
             }
         }
@@ -124,7 +128,7 @@ pub(crate) async fn probe(
     node: NodeId,
     address: &str,
     patience: Duration,
-) -> io::Result<Heard> {
+) -> io::Result<(Heard, Versions)> {
     let ask = async {
         let mut stream = network.connect(address).await?;
         Hello::new(Purpose::Probe, ours, node, versions).send(&mut stream).await?;
@@ -136,7 +140,8 @@ pub(crate) async fn probe(
         let message = format!("{address} is node {}, not node {node}", answer.from.node);
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    Ok(Heard { identity: answer.from, remembered: answer.remembered, refusal: answer.refusal })
+    let heard = Heard { identity: answer.from, remembered: answer.remembered, refusal: answer.refusal };
+    Ok((heard, answer.versions))
 }
 
 #[cfg(test)]

@@ -15,13 +15,15 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"TENUREPR");
 /// The kind of a handshake's frame.
 const HELLO: u8 = 0;
-/// The versions of the peer protocol that a program speaks. A rolling upgrade needs the ranges of neighbouring
-/// releases to overlap.
+/// The format versions that a program reads and writes: of what is stored, and of the peer protocol. A rolling upgrade
+/// needs the ranges of neighbouring releases to overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     /// The oldest.
@@ -31,7 +33,7 @@ pub struct Versions {
 }
 
 impl Default for Versions {
-    /// What this program speaks.
+    /// The first.
     fn default() -> Self {
         Self { oldest: 1, newest: 1 }
     }
@@ -43,16 +45,57 @@ impl fmt::Display for Versions {
     }
 }
 
+/// The format version that the cluster has agreed on, as far as this node has applied. The state machine sets it, and
+/// everything that writes reads it.
+#[derive(Clone, Debug)]
+pub struct Agreed(Arc<AtomicU16>);
+
+impl Default for Agreed {
+    fn default() -> Self {
+        Self(Arc::new(AtomicU16::new(1)))
+    }
+}
+
+impl Agreed {
+    /// The version's number.
+    pub fn get(&self) -> u16 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Takes in what was agreed on.
+    pub fn set(&self, version: u16) {
+        self.0.store(version, Ordering::Relaxed);
+    }
+}
+
 /// What this node speaks, and what the others said that they speak.
 #[derive(Debug, Default)]
 pub(crate) struct Spoken {
     own: Versions,
+    agreed: Agreed,
     heard: Mutex<BTreeMap<NodeId, Versions>>,
 }
 
 impl Spoken {
-    pub fn new(own: Versions) -> Self {
-        Self { own, heard: Mutex::default() }
+    pub fn new(own: Versions, agreed: Agreed) -> Self {
+        Self { own, agreed, heard: Mutex::default() }
+    }
+
+    /// Why whoever said this cannot take part, because of the version that the cluster has agreed on.
+    pub fn disagreement(&self, hello: &Hello) -> Option<String> {
+        let (agreed, node, theirs) = (self.agreed.get(), hello.from.node, hello.versions);
+        if theirs.newest < agreed {
+            return Some(format!(
+                "node {node} knows format versions {theirs}, and this cluster has agreed on {agreed}: start it with the \
+                 release that the other nodes run"
+            ));
+        }
+        (theirs.oldest > agreed).then(|| {
+            format!(
+                "node {node} knows format versions {theirs}, and this cluster has agreed on {agreed}: start the release \
+                 before it on every node, run `tenure cluster upgrade`, then start this one again"
+            )
+        })
     }
 
     pub fn own(&self) -> Versions {
@@ -60,8 +103,8 @@ impl Spoken {
     }
 
     /// Takes in what a peer said. A restarted one may speak something else than before.
-    pub fn hear(&self, hello: &Hello) {
-        self.heard.lock().insert(hello.from.node, hello.versions);
+    pub fn hear(&self, node: NodeId, versions: Versions) {
+        self.heard.lock().insert(node, versions);
     }
 
     /// The newest version that this node and these understand: all that may be used among them. A member that
@@ -364,17 +407,31 @@ mod tests {
     }
 
     #[test]
+    fn who_does_not_know_the_agreed_version_is_refused_and_told_the_command() {
+        let agreed = Agreed::default();
+        let spoken = Spoken::new(Versions { oldest: 1, newest: 3 }, agreed.clone());
+        let says = |oldest, newest| {
+            Hello::new(Purpose::Consensus, identity(2, 1, None), 1, Versions { oldest, newest })
+        };
+        assert_eq!(spoken.disagreement(&says(1, 1)), None, "nothing newer was agreed on");
+        let why = spoken.disagreement(&says(2, 3)).expect("it cannot read what is written");
+        assert!(why.contains("tenure cluster upgrade"), "{why}");
+        agreed.set(2);
+        assert_eq!(spoken.disagreement(&says(2, 3)), None);
+        let why = spoken.disagreement(&says(1, 1)).expect("it cannot read what is written");
+        assert!(why.contains("has agreed on 2") && why.contains("release"), "{why}");
+    }
+
+    #[test]
     fn only_what_all_understand_is_used() {
-        let spoken = Spoken::new(Versions { oldest: 1, newest: 3 });
+        let spoken = Spoken::new(Versions { oldest: 1, newest: 3 }, Agreed::default());
         assert_eq!(spoken.common([]), 3, "alone");
         assert_eq!(spoken.common([2]), 1, "nobody knows what it speaks");
-        let said = |node, newest| {
-            Hello::new(Purpose::Bulk, identity(node, 1, None), 1, Versions { oldest: 1, newest })
-        };
-        spoken.hear(&said(2, 2));
-        spoken.hear(&said(3, 4));
+        let said = |newest| Versions { oldest: 1, newest };
+        spoken.hear(2, said(2));
+        spoken.hear(3, said(4));
         assert_eq!((spoken.common([2, 3]), spoken.common([3])), (2, 3));
-        spoken.hear(&said(2, 3));
+        spoken.hear(2, said(3));
         assert_eq!(spoken.common([2, 3]), 3, "upgraded");
     }
 }

@@ -531,7 +531,7 @@ fn unreadable(error: io::Error) -> StreamingError<Types> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::handshake::{Spoken, Versions};
+    use super::super::handshake::{Agreed, Spoken, Versions};
     use super::super::network::NoNetwork;
     use super::*;
     use crate::config::Entropy;
@@ -601,7 +601,7 @@ mod tests {
     async fn only_the_end_of_appends_has_a_follower_forgotten() {
         let (directory, _lock) =
             DataDir::open(Arc::new(SimDisk::new()), 1, &Entropy::from_source(|| 42)).unwrap();
-        let spoken = Arc::new(Spoken::new(Versions::default()));
+        let spoken = Arc::new(Spoken::new(Versions::default(), Agreed::default()));
         let log = Arc::new(Mutex::new(crate::wal::Log::new(0)));
         let store = SnapshotStore::open(Arc::new(SimDisk::new())).unwrap();
         let memory = Memory::new(spoken, log, store, tokio::sync::watch::channel(None).0);

@@ -25,7 +25,7 @@ mod tcp;
 
 pub(crate) use formation::{form, probe};
 pub(crate) use handshake::Spoken;
-pub use handshake::Versions;
+pub use handshake::{Agreed, Versions};
 pub(crate) use link::Links;
 pub(crate) use memory::Memory;
 pub use network::{ForwardHandler, Listener, Network, NoNetwork, Stream};

@@ -194,6 +194,7 @@ impl Host {
         answer.remembered = remembered;
         let removed = remembered.is_none() && self.removed.contains(hello.from.node);
         let objection = hello.objection(ours, self.memory.spoken.own(), remembered);
+        let objection = objection.or_else(|| self.memory.spoken.disagreement(hello));
         answer.refusal = objection.or_else(|| removed.then(|| was_removed(hello.from.node)));
         answer.log = Some(self.memory.log_end());
         answer.acknowledged = self.memory.acknowledged(hello.from.node);
@@ -209,7 +210,7 @@ impl Host {
             }
         }
         if answer.refusal.is_none() && hello.purpose != Purpose::Probe {
-            self.memory.spoken.hear(hello);
+            self.memory.spoken.hear(hello.from.node, hello.versions);
         }
         if let Some(refusal) = &answer.refusal {
             // Whoever was turned away says so loudly, once; it will try again many times.

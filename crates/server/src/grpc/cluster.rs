@@ -51,6 +51,10 @@ impl Cluster for Services {
         answer(self.0.node.remove_node(request.into_inner()).await)
     }
 
+    async fn upgrade(&self, request: Request<proto::UpgradeRequest>) -> Answer<proto::UpgradeResponse> {
+        answer(self.0.node.upgrade(request.into_inner()).await)
+    }
+
     type BackupStream = Pin<Box<dyn Stream<Item = Result<proto::BackupResponse, Status>> + Send>>;
 
     async fn backup(&self, request: Request<proto::BackupRequest>) -> Answer<Self::BackupStream> {
@@ -109,6 +113,8 @@ fn message(cluster: json::ClusterStatus) -> proto::ClusterStatusResponse {
         state_hash: cluster.state_hash.unwrap_or_default(),
         fault_tolerant: cluster.fault_tolerant,
         restoring_ms: cluster.restoring_ms,
+        format: cluster.format,
+        format_next: cluster.format_next,
     }
 }
 
@@ -122,5 +128,6 @@ fn node(node: json::NodeStatus) -> proto::NodeStatus {
         last_log: node.last_log,
         version: node.version,
         identity: node.identity,
+        format_newest: node.format_newest,
     }
 }

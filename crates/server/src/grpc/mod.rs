@@ -99,6 +99,7 @@ pub(crate) fn call(path: &str) -> &'static str {
         "Sequencers/Check" => "sequencers.check",
         "Cluster/Status" => "cluster.status",
         "Cluster/StepDown" => "cluster.step_down",
+        "Cluster/Upgrade" => "cluster.upgrade",
         "Cluster/Add" => "cluster.add",
         "Cluster/Remove" => "cluster.remove",
         "Cluster/Backup" => "cluster.backup",

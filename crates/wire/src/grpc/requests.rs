@@ -113,6 +113,7 @@ pub fn release(request: proto::ReleaseRequest) -> Result<Command, ApiError> {
         by: caller(request.caller)?,
         resource: resource(request.resource)?,
         token: request.token.map(Token::try_from).transpose()?,
+        rest: request.rest_ms.map(Duration::from_millis),
     })
 }
 

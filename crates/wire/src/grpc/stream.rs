@@ -58,6 +58,7 @@ pub fn frame_command(
             by: by(attached?),
             resource: resource(release.resource)?,
             token: release.token.map(Token::try_from).transpose()?,
+            rest: release.rest_ms.map(Duration::from_millis),
         },
         Asked::Transfer(transfer) => Command::Transfer {
             by: by(attached?),
@@ -222,7 +223,7 @@ mod tests {
     fn a_frame_needs_its_session_attached() {
         let frame = proto::ClientFrame {
             session: 7,
-            command: Some(Asked::Release(proto::StreamRelease { resource: "a".into(), token: None })),
+            command: Some(Asked::Release(proto::StreamRelease { resource: "a".into(), token: None, rest_ms: None })),
             ..Default::default()
         };
         assert!(frame_command(frame.clone(), None, || Secret::new([0; 16])).is_err());

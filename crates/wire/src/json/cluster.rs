@@ -81,6 +81,8 @@ pub struct NodeStatus {
     pub version: String,
     /// The random identity of its data directory.
     pub identity: String,
+    /// The newest format version that it knows; 0 if it does not say.
+    pub format_newest: u32,
 }
 
 /// The cluster, as the node that answers sees it.
@@ -120,4 +122,18 @@ pub struct ClusterStatus {
     /// After a restore nothing is granted for this long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restoring_ms: Option<u64>,
+    /// The format version that the cluster has agreed on.
+    pub format: u32,
+    /// The version that an upgrade would raise it to, if every member was heard to know it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format_next: Option<u32>,
+}
+
+/// What a raise of the format version did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// The version agreed on before.
+    pub from: u32,
+    /// The version agreed on now.
+    pub to: u32,
 }

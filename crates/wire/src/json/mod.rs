@@ -26,7 +26,7 @@ pub use answers::{
 };
 pub use cluster::{
     AddNode, CheckSequencer, ClusterStatus, IssueSequencer, NodeStatus, SequencerChecked, SequencerIssued,
-    StepDown,
+    StepDown, Upgraded,
 };
 pub use events::{Event, EventKind, Events};
 pub use kubernetes::{KubernetesAnnotations, KubernetesLease, KubernetesMetadata, KubernetesSpec};

@@ -333,6 +333,9 @@ pub struct Release {
     /// Only if the lease still has this token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
+    /// Nobody is granted the resource for this long afterwards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rest_ms: Option<u64>,
     /// The command's number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
@@ -345,7 +348,8 @@ impl Release {
     /// The command.
     pub fn command(self, resource: ResourceName) -> Result<Command, ApiError> {
         let token = self.token.map(Token::try_from).transpose()?;
-        Ok(Command::Release { by: caller!(self), resource, token })
+        let rest = self.rest_ms.map(Duration::from_millis);
+        Ok(Command::Release { by: caller!(self), resource, token, rest })
     }
 }
 

@@ -83,7 +83,7 @@ pub fn commands() -> Vec<Command> {
         acquire(AcquireBy::Opening(open(None)), Mode::Shared, Wait::For(millis(250))),
         acquire(AcquireBy::Session(caller(2)), Mode::Slots(3), Wait::Forever),
         Command::Cancel { by: caller(4), acquire: 3 },
-        Command::Release { by: caller(5), resource: name("a"), token: Some(token(9)) },
+        Command::Release { by: caller(5), resource: name("a"), token: Some(token(9)), rest: None },
         Command::Transfer { by: caller(6), resource: name("a"), to: SessionNumber::new(8) },
         Command::Revoke {
             resource: name("a"),
@@ -143,8 +143,17 @@ pub fn commands() -> Vec<Command> {
     ]
 }
 
+/// What only version 2 can say.
+pub fn commands_since_v2() -> Vec<Command> {
+    let rest = Some(Duration::from_secs(3));
+    vec![
+        Command::Release { by: caller(5), resource: name("a"), token: None, rest },
+        Command::Upgrade { to: FormatVersion::V2 },
+    ]
+}
+
 /// How many kinds of commands there are. A new one does not compile here until it has a sample above.
-pub const COMMAND_KINDS: usize = 23;
+pub const COMMAND_KINDS: usize = 24;
 
 pub fn kind_of(command: &Command) -> usize {
     match command {
@@ -171,17 +180,21 @@ pub fn kind_of(command: &Command) -> usize {
         Command::Restore { .. } => 20,
         Command::CancelNonce { .. } => 21,
         Command::Undo { .. } => 22,
+        Command::Upgrade { .. } => 23,
     }
 }
 
-/// One entry with every command.
-pub fn entry() -> Entry {
+/// One entry with every command that the version can say.
+pub fn entry(version: FormatVersion) -> Entry {
     let renewal = |session, number| Renewal { session: SessionNumber::new(session), number };
     Entry {
         at: time(12_345_678),
         wall: wall(0),
         renewals: vec![renewal(1_000, 9), renewal(1_001, 9), renewal(7, 300), renewal(2_000_000, 70_000)],
-        commands: commands(),
+        commands: match version {
+            FormatVersion::V1 => commands(),
+            _ => [commands(), commands_since_v2()].concat(),
+        },
     }
 }
 

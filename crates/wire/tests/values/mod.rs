@@ -188,11 +188,10 @@ pub fn command() -> BoxedStrategy<Command> {
         nonce().prop_map(|nonce| Command::CancelNonce { nonce }),
         (of(session_id()), transmission())
             .prop_map(|(session, transmission)| Command::Undo { session, transmission }),
-        (caller(), resource(), of(token())).prop_map(|(by, resource, token)| Command::Release {
-            by,
-            resource,
-            token
+        (caller(), resource(), of(token()), of(duration())).prop_map(|(by, resource, token, rest)| {
+            Command::Release { by, resource, token, rest }
         }),
+        Just(Command::Upgrade { to: FormatVersion::NEWEST }),
         (caller(), resource(), session()).prop_map(|(by, resource, to)| Command::Transfer {
             by,
             resource,
@@ -584,6 +583,7 @@ pub fn state() -> impl Strategy<Value = State> {
             let (pulses, sessions): (BTreeMap<_, _>, BTreeMap<_, _>) =
                 sessions.into_iter().map(|(key, (pulse, session))| ((key, pulse), (key, session))).unzip();
             State {
+                format: if last_token % 2 == 0 { FormatVersion::V1 } else { FormatVersion::V2 },
                 settings: Settings { cluster, limits: Limits::default() },
                 time,
                 wall,

@@ -687,6 +687,7 @@ fn node() -> Group {
                 always("last_log", or_null(count())),
                 always("version", text()),
                 always("identity", text()),
+                always("format_newest", count()),
             ]),
         ),
         (
@@ -708,6 +709,8 @@ fn node() -> Group {
                 maybe("state_hash", text()),
                 always("fault_tolerant", boolean()),
                 maybe("restoring_ms", millis()),
+                always("format", count()),
+                maybe("format_next", count()),
             ]),
         ),
         ("Health", answer(vec![always("status", json!({"type": "string", "enum": ["ok", "ready"]}))])),
