@@ -204,7 +204,7 @@ fn acquire(session: u64, number: u64, resource: &str, wait: Wait) -> Command {
 }
 
 fn release(session: u64, number: u64, resource: &str) -> Command {
-    Command::Release { by: caller(session, number), resource: name(resource), token: None }
+    Command::Release { by: caller(session, number), resource: name(resource), token: None, rest: None }
 }
 
 fn name(resource: &str) -> ResourceName {

@@ -37,7 +37,7 @@ fn release(driver: &mut Driver) -> Outcome {
     let told = outcome.clone();
     let by = Caller { session: id(), number: Some(1), lowest_awaited: 1 };
     let token = Token::try_from(1u64).ok();
-    let command = Command::Release { by, resource: "r".parse().expect("a name"), token };
+    let command = Command::Release { by, resource: "r".parse().expect("a name"), token, rest: None };
     let then = Box::new(move |answer| *told.lock().expect("no panic") = Some(answer));
     driver.hear(ToStream::Submit(command, then));
     outcome

@@ -157,7 +157,7 @@ async fn submit(commands: &Commands, command: Command) -> Result<Done, CallError
 
 async fn release(commands: &Commands, number: u64) -> Result<Done, CallError> {
     let resource = "r".parse().expect("a name");
-    submit(commands, Command::Release { by: caller(number), resource, token: Token::try_from(1u64).ok() })
+    submit(commands, Command::Release { by: caller(number), resource, token: Token::try_from(1u64).ok(), rest: None })
         .await
 }
 
