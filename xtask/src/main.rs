@@ -18,6 +18,7 @@ mod setup;
 mod sim;
 mod steps;
 mod surface;
+mod upgrade;
 mod workspace;
 
 use std::process::ExitCode;
@@ -65,6 +66,11 @@ const CHORES: &[Chore] = &[
         name: "perf-gate",
         help: "hold the core's instruction counts against the baseline; --write stores a new one",
         run: perf_gate::run,
+    },
+    Chore {
+        name: "upgrade-rehearsal",
+        help: "upgrade three nodes from an older release under load, back and forth, then for good; --from REV",
+        run: upgrade::run,
     },
     Chore { name: "setup", help: "install the programs that the tests use (Debian, PyPI)", run: setup::run },
 ];

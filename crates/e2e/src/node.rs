@@ -32,6 +32,8 @@ pub struct NodeOptions {
     pub placed: Option<(String, SocketAddr)>,
     /// How many files it may have open, and cannot raise; otherwise as many as this process.
     pub files_max: Option<u32>,
+    /// It runs the older release.
+    pub older: bool,
 }
 
 /// A node and its data. It is killed when dropped; its log is shown if the test failed.
@@ -69,6 +71,11 @@ impl Node {
         self.options.arguments.extend_from_slice(arguments);
     }
 
+    /// From its next start on it runs the older release, or this one.
+    pub fn set_older(&mut self, older: bool) {
+        self.options.older = older;
+    }
+
     /// Starts the process without waiting for it to serve.
     pub fn spawn(&mut self) {
         assert!(self.child.is_none(), "the node is running already");
@@ -84,11 +91,13 @@ impl Node {
             let limited = ["sh", "-c", "ulimit -n \"$0\" && exec \"$@\"", &files_max.to_string()];
             words.extend(limited.map(OsString::from));
         }
-        words.push(tenure_binary().into());
+        let older = self.options.older.then(older_release);
+        words.push(older.as_ref().map_or_else(|| tenure_binary().into(), |(program, _)| program.into()));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         command.arg("serve").arg("--listen").arg(self.address.to_string());
         command.arg("--data-dir").arg(self.data_path()).args(&self.options.arguments);
+        command.args(older.map(|(_, arguments)| arguments).unwrap_or_default());
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         command
             .stdin(Stdio::null())
@@ -251,6 +260,15 @@ impl Drop for Node {
                 log.char_indices().map(|(index, _)| index).find(|index| log.len() - index <= LOG_SHOWN);
             eprintln!("--- the node's log, its end\n{}\n---", &log[start.unwrap_or(0)..]);
         }
+    }
+}
+
+/// The older release, and further arguments of it: the program that `TENURE_OLD_BIN` names, or else this one, told to know
+/// only the first format version.
+fn older_release() -> (PathBuf, Vec<String>) {
+    match std::env::var_os("TENURE_OLD_BIN") {
+        Some(program) => (program.into(), Vec::new()),
+        None => (tenure_binary().to_path_buf(), ["--format-newest", "1"].map(String::from).to_vec()),
     }
 }
 

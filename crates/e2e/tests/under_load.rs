@@ -72,6 +72,92 @@ fn a_rolling_restart_loses_no_session() {
     println!("rolling restart: {many} grants kept, the longest time without an answer {gap:?}");
 }
 
+/// A rolling upgrade: nodes of two releases in one cluster, back and forth, then all of them the newer one, then the agreed
+/// format version is raised. Nothing acknowledged is lost, no session ends, and the states are equal. After the raise the
+/// older release is refused. `cargo xtask upgrade-rehearsal` runs it with the release that was.
+#[test]
+fn a_rolling_upgrade_loses_nothing_and_can_be_undone_until_the_raise() {
+    let _turn = alone();
+    let mut cluster = Cluster::prepare("upgrading", 3);
+    for number in 1..=3 {
+        cluster.node_mut(number).set_older(true);
+        cluster.node_mut(number).spawn();
+    }
+    cluster.wait_ready();
+    let at_work = AtWork::start(&cluster);
+    let upgrade = |cluster: &Cluster, by: usize| {
+        let output = run_tenure(&cluster.node(by).endpoint(), &["cluster", "upgrade", "--json"]);
+        (output.status.code(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let mut changes = 0;
+    let mut change = |cluster: &mut Cluster, number: usize, older: bool| {
+        let node = cluster.node_mut(number);
+        assert!(node.terminate(Duration::from_secs(30)).success(), "it ends in good order");
+        node.set_older(older);
+        node.restart();
+        cluster.leader();
+        changes += 1;
+    };
+    // There, back again, and there for good.
+    for _ in 0..if scale().full { 3 } else { 1 } {
+        for number in 1..=3 {
+            change(&mut cluster, number, false);
+        }
+        for number in [2, 1, 3] {
+            change(&mut cluster, number, true);
+        }
+    }
+    for number in [3, 1] {
+        change(&mut cluster, number, false);
+        let (code, said) = upgrade(&cluster, number);
+        assert_ne!(code, Some(0), "a member runs the older release: {said}");
+    }
+    change(&mut cluster, 2, false);
+    let status = cluster.node(1).http().get("/v1/cluster").expect(200);
+    assert_eq!((&status["format"], &status["format_next"]), (&json!(1), &json!(2)), "{status}");
+    assert_eq!(cluster.node(2).metric("tenure_format_upgrade_possible"), 1.0);
+    let resting = |cluster: &Cluster, rest: u64| {
+        let mut http = cluster.node(1).http();
+        let grant = http.post("/v1/leases/rests:acquire", &json!({"holder": "r", "ttl_ms": 60_000})).expect(200);
+        let body = json!({"session": grant["session"], "rest_ms": rest});
+        http.post("/v1/leases/rests:release", &body)
+    };
+    let early = resting(&cluster, 5);
+    assert_eq!(early.status, 409, "{}", early.json());
+    assert_eq!(early.json()["error"]["code"], "upgrade_needed", "{}", early.json());
+    let revoked = run_tenure(&cluster.node(1).endpoint(), &["revoke", "rests", "--now", "--reason", "test"]);
+    assert!(revoked.status.success(), "{revoked:?}");
+    let (code, said) = upgrade(&cluster, 2);
+    assert_eq!(code, Some(0), "{said}");
+    let agreed = |number: usize| {
+        let status = cluster.node(number).http().get("/v1/cluster").expect(200);
+        (status["format"].as_u64(), status["format_next"].as_u64())
+    };
+    until("all nodes agree on the new version", Duration::from_secs(30), || {
+        (1..=3).all(|number| agreed(number) == (Some(2), None))
+    });
+    resting(&cluster, 5).expect(200);
+    hash_alike(&cluster);
+    // The older release cannot read what is written now. It says so, and does not serve.
+    cluster.node_mut(3).terminate(Duration::from_secs(30));
+    cluster.node_mut(3).set_older(true);
+    cluster.node_mut(3).spawn();
+    until("the older release is refused", Duration::from_secs(30), || {
+        cluster.node(3).log().contains("format version")
+    });
+    let mut http = cluster.node(3).http().with_limit(Duration::from_secs(1));
+    assert!(!http.call("GET", "/readyz", None).is_ok_and(|reply| reply.status == 200), "it serves");
+    cluster.node_mut(3).kill();
+    cluster.node_mut(3).set_older(false);
+    cluster.node_mut(3).restart();
+    cluster.leader();
+    hash_alike(&cluster);
+    let (many, gap) = at_work.judge(&cluster, 2);
+    println!(
+        "rolling upgrade: {changes} changes of release, {many} grants kept, the longest time without an answer {gap:?}"
+    );
+}
+
 /// Three nodes become five, then three again, and in the end none of the first three is left.
 #[test]
 fn every_node_is_replaced_under_load() {
@@ -134,7 +220,13 @@ fn a_node_that_was_away_for_long_hashes_alike() {
         });
     }
     cluster.node_mut(away).restart();
-    // Sessions make every node's clock tick, so the indexes are compared while they move.
+    hash_alike(&cluster);
+}
+
+/// All nodes have the same state at one index. Sessions make every node's clock tick, so the indexes are compared while they
+/// move.
+#[track_caller]
+fn hash_alike(cluster: &Cluster) {
     until_some("all nodes are seen at one index", Duration::from_secs(30), || {
         let hashed = |number: usize| {
             let status = cluster.node(number).http().get("/v1/cluster?state_hash=true").expect(200);

@@ -9,6 +9,7 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use serde_json::json;
+use tenure_core::FormatVersion;
 use tenure_client::DEFAULT_PORT;
 use tenure_server::{Config, Server};
 use tracing_subscriber::filter::Targets;
@@ -47,6 +48,9 @@ pub struct Args {
     /// Raise the agreed format version by itself, once every node has run this release for so long
     #[arg(long, value_name = "AFTER")]
     pub auto_upgrade: Option<Length>,
+    /// Know only format versions up to this one, as an older release does: to rehearse an upgrade
+    #[arg(long, value_name = "VERSION", hide = true, value_parser = parse_format)]
+    pub format_newest: Option<FormatVersion>,
     /// Where the log and the snapshots are kept
     #[arg(long, value_name = "DIR", default_value = "./tenure-data")]
     pub data_dir: PathBuf,
@@ -207,6 +211,7 @@ fn config(args: &Args) -> Result<Config, Failure> {
     }
     let mut config = Config::single(listen, args.data_dir.clone());
     config.advertise.clone_from(&args.advertise);
+    config.format_newest = args.format_newest.unwrap_or(FormatVersion::NEWEST);
     config.auto_upgrade = args.auto_upgrade.map(|after| after.get());
     config.connections_max = args.connections_max.map(|many| many as usize);
     if let (Some(node), Some(Peers(peers))) = (args.node, &args.peers) {
@@ -308,6 +313,11 @@ impl fmt::Display for LogFormat {
             LogFormat::Json => "json",
         })
     }
+}
+
+fn parse_format(text: &str) -> Result<FormatVersion, String> {
+    let known = text.parse().ok().and_then(FormatVersion::known);
+    known.ok_or_else(|| format!("this build knows versions {} to {}", FormatVersion::OLDEST, FormatVersion::NEWEST))
 }
 
 #[cfg(test)]
