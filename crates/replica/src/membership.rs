@@ -81,8 +81,7 @@ impl Changes {
     async fn put_right_now(&self) -> Result<(), Refusal> {
         loop {
             self.applied().await;
-            let membership =
-                self.engine.metrics().borrow_watched().membership_config.membership().clone();
+            let membership = self.engine.metrics().borrow_watched().membership_config.membership().clone();
             let Some(change) = due(&membership, self.node, &self.address) else { return Ok(()) };
             self.engine.change_membership(change.clone(), false).await?;
             match change {

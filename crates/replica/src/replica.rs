@@ -238,7 +238,8 @@ impl<M: StateMachine> Replica<M> {
             added.insert(node, Member { address, identity });
         }
         let nodes: Vec<NodeId> = added.keys().copied().collect();
-        let added = self.parts.changes.make(ChangeMembers::AddNodes(added)).await.map_err(membership_error)?;
+        let added =
+            self.parts.changes.make(ChangeMembers::AddNodes(added)).await.map_err(membership_error)?;
         // The engine's own way to wait is content with a lag that would call for no snapshot, which here is any lag at all: a
         // node that cannot take a single entry would be made a voter, and the next loss of a node would stop the cluster.
         let asked_at = added.log_id().index();
@@ -550,7 +551,9 @@ fn check_peers(config: &Config, membership: &Membership<NodeId, Member>) -> Resu
              --node {node} --peers {node}={own}, start the others, then run `{add}`"
         )));
     }
-    tracing::warn!("node {node} is the only voter of its cluster; others in --peers join when they are added: {add}");
+    tracing::warn!(
+        "node {node} is the only voter of its cluster; others in --peers join when they are added: {add}"
+    );
     Ok(())
 }
 
@@ -595,7 +598,9 @@ fn open(
     let in_snapshot = current.map(|current| current.meta.membership);
     let snapshot_at = in_snapshot.as_ref().and_then(|stored| stored.log_id().as_ref().map(|id| id.index()));
     let membership = match &recovered.membership {
-        Some((index, bytes)) if Some(*index) > snapshot_at => decode_membership(bytes.clone()).map_err(unreadable)?,
+        Some((index, bytes)) if Some(*index) > snapshot_at => {
+            decode_membership(bytes.clone()).map_err(unreadable)?
+        }
         _ => in_snapshot.map(|stored| stored.membership().clone()).unwrap_or_default(),
     };
     let stopwatch = config.stopwatch.clone();

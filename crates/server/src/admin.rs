@@ -145,9 +145,7 @@ impl Node {
             Ok(Request::StepDown(request)) => {
                 self.step_down_here(request.to).await.map(|done| done.encode_to_vec())
             }
-            Ok(Request::Add(request)) => {
-                self.add_here(request).await.map(|added| added.encode_to_vec())
-            }
+            Ok(Request::Add(request)) => self.add_here(request).await.map(|added| added.encode_to_vec()),
             Ok(Request::Remove(request)) => {
                 self.remove_here(request.node).await.map(|()| proto::NodeRemoveResponse {}.encode_to_vec())
             }
@@ -192,7 +190,7 @@ impl Node {
             check_newcomer(&status, self.replica(), *node, address)?;
         }
         let nodes: Vec<NodeId> = wanted.keys().copied().collect();
-        check_voters(&status, &wanted, two_voters)?;
+        check_voters(&status.voters, &wanted, two_voters)?;
         // Those that vote already were asked for again because the first answer was lost; but they are done only when the
         // change that made voters of them is.
         let missing = wanted.into_iter().filter(|(node, _)| !status.voters.contains(node));
@@ -389,13 +387,9 @@ fn newcomers_in(request: proto::NodeAddRequest) -> Result<BTreeMap<NodeId, Strin
 /// Whether the cluster would be better off with these voters, or whoever asks says that it does not matter. Two voters
 /// stop when either is lost, so a second one makes a single node less available. Any other even number is as good as the
 /// odd one below it: a node that is being replaced leads to it.
-fn check_voters(
-    status: &Status,
-    wanted: &BTreeMap<NodeId, String>,
-    two_voters: bool,
-) -> Result<(), ApiError> {
-    let voters: BTreeSet<NodeId> = status.voters.iter().chain(wanted.keys()).copied().collect();
-    if two_voters || voters.len() != 2 || status.voters.len() == 2 {
+fn check_voters(now: &[NodeId], wanted: &BTreeMap<NodeId, String>, two_voters: bool) -> Result<(), ApiError> {
+    let then: BTreeSet<NodeId> = now.iter().chain(wanted.keys()).copied().collect();
+    if two_voters || then.len() != 2 || now.len() == 2 {
         return Ok(());
     }
     Err(ApiError::new(
@@ -528,5 +522,54 @@ impl Write for Pieces {
 
     fn flush(&mut self) -> io::Result<()> {
         if self.filled.is_empty() { Ok(()) } else { self.send() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new(node: NodeId, address: &str) -> proto::NewNode {
+        proto::NewNode { node, peer_address: address.into() }
+    }
+
+    fn request(node: NodeId, address: &str, nodes: Vec<proto::NewNode>) -> proto::NodeAddRequest {
+        proto::NodeAddRequest { node, peer_address: address.into(), nodes, two_voters: false }
+    }
+
+    #[test]
+    fn nodes_are_named_once_each_wherever_they_stand_in_the_request() {
+        let one = BTreeMap::from([(4, "a:1".to_owned())]);
+        assert_eq!(newcomers_in(request(4, "a:1", vec![])).unwrap(), one);
+        assert_eq!(newcomers_in(request(0, "", vec![new(4, "a:1")])).unwrap(), one);
+        assert_eq!(newcomers_in(request(4, "a:1", vec![new(5, "b:1")])).unwrap().len(), 2);
+        for (wrong, why) in [
+            (request(0, "", vec![]), "above zero"),
+            (request(4, "", vec![]), "above zero"),
+            (request(0, "", vec![new(0, "a:1")]), "above zero"),
+            (request(0, "", vec![new(4, "a:1"), new(4, "b:1")]), "twice"),
+            (request(0, "", vec![new(4, "a:1"), new(5, "a:1")]), "share"),
+        ] {
+            let error = newcomers_in(wrong).unwrap_err();
+            assert!(error.message.contains(why), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn two_voters_are_asked_for_or_refused() {
+        let wanted = |nodes: &[NodeId]| -> BTreeMap<NodeId, String> {
+            nodes.iter().map(|node| (*node, format!("host-{node}:1"))).collect()
+        };
+        assert!(check_voters(&[1], &wanted(&[2]), false).unwrap_err().hint.contains("--two-voters"));
+        for (now, wanted, two_voters) in [
+            (&[1][..], wanted(&[2]), true),
+            (&[1], wanted(&[2, 3]), false),
+            // There are two already, or a node is being replaced.
+            (&[1, 2], wanted(&[2]), false),
+            (&[1, 2], wanted(&[3]), false),
+            (&[1, 2, 3], wanted(&[4]), false),
+        ] {
+            assert!(check_voters(now, &wanted, two_voters).is_ok(), "{now:?} and {wanted:?}");
+        }
     }
 }

@@ -304,7 +304,9 @@ impl Greeting {
             };
         let alone = match self.company {
             Company::None => " (a single node: durable, not fault-tolerant)",
-            Company::NoneYet => " (the only voter of its cluster: durable, not fault-tolerant; `tenure cluster add`)",
+            Company::NoneYet => {
+                " (the only voter of its cluster: durable, not fault-tolerant; `tenure cluster add`)"
+            }
             Company::Others => "",
         };
         format!(
