@@ -1,5 +1,6 @@
-//! One node becomes three without stopping for longer than a restart takes: no session ends, no lease is lost, and the
-//! node that was the whole cluster can then be lost itself (`acknowledged_is_kept`, `healthy_holder_keeps`).
+//! One node becomes three without stopping for longer than a restart takes: no session ends, no lease is
+//! lost, and the node that was the whole cluster can then be lost itself (`acknowledged_is_kept`,
+//! `healthy_holder_keeps`).
 
 use std::net::SocketAddr;
 use std::process::Output;
@@ -81,8 +82,8 @@ fn reachable(output: &Output) -> Vec<u64> {
     nodes.iter().filter(|node| node["reachable"] == true).filter_map(|node| node["node"].as_u64()).collect()
 }
 
-/// Holders with the library and callers with plain HTTP are at work all the time. The single node is restarted with a port
-/// for peers, two others are added in one command, then the first is killed.
+/// Holders with the library and callers with plain HTTP are at work all the time. The single node is
+/// restarted with a port for peers, two others are added in one command, then the first is killed.
 #[test]
 fn a_single_node_becomes_three_under_load() {
     let _turn = alongside();
@@ -153,7 +154,8 @@ fn a_single_node_becomes_three_under_load() {
     });
 }
 
-/// Whoever starts a single node's data in a way that cannot work is told which way does, and nothing has changed.
+/// Whoever starts a single node's data in a way that cannot work is told which way does, and nothing has
+/// changed.
 #[test]
 fn wrong_starts_say_what_to_do() {
     let _turn = alongside();

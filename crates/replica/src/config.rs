@@ -12,8 +12,9 @@ use std::time::Duration;
 pub struct Config {
     /// The number of this node. A data directory belongs to one node for ever.
     pub node: NodeId,
-    /// The peer addresses of all founding members, this node among them. Empty: this node listens for peers where its
-    /// membership says that it does, and to nobody if it says nothing; a new one is a cluster of one.
+    /// The peer addresses of all founding members, this node among them. Empty: this node listens for peers
+    /// where its membership says that it does, and to nobody if it says nothing; a new one is a cluster of
+    /// one.
     pub peers: BTreeMap<NodeId, String>,
     /// Listen for peers at an address that only the membership names even if other machines reach it.
     pub beyond_this_machine: bool,

@@ -1,9 +1,10 @@
 //! Changes of the membership: one at a time, each to its end, and what a new leader puts right.
 //!
-//! The engine changes voters in two steps: first a joint membership, in which the old and the new voters must agree, then
-//! the new one alone. Whoever asked for the change takes the second step, so a leader that is lost in between leaves the
-//! joint membership behind, and the cluster would go on needing voters that it was told to do without. The next leader
-//! takes that step here. A single node that was given a port for peers enters its address here, too.
+//! The engine changes voters in two steps: first a joint membership, in which the old and the new voters must
+//! agree, then the new one alone. Whoever asked for the change takes the second step, so a leader that is
+//! lost in between leaves the joint membership behind, and the cluster would go on needing voters that it was
+//! told to do without. The next leader takes that step here. A single node that was given a port for peers
+//! enters its address here, too.
 
 use crate::engine::{Engine, Member, Types};
 use crate::leadership::Leadership;
@@ -50,8 +51,8 @@ impl Changes {
         Self { engine, node: config.node, address, patience, turn: Arc::default() }
     }
 
-    /// Makes a change, after whatever had to be put right before. It goes on to its end even if nobody waits for it any
-    /// more: half of it would leave a joint membership.
+    /// Makes a change, after whatever had to be put right before. It goes on to its end even if nobody waits
+    /// for it any more: half of it would leave a joint membership.
     pub async fn make(
         &self,
         change: ChangeMembers<NodeId, Member>,
@@ -93,8 +94,9 @@ impl Changes {
         }
     }
 
-    /// Waits until the membership in force is applied, and with it who was removed by it; at most as long as an election
-    /// would take. Whether it is. (A change on top of one that is not committed is refused by the engine.)
+    /// Waits until the membership in force is applied, and with it who was removed by it; at most as long as
+    /// an election would take. Whether it is. (A change on top of one that is not committed is refused by the
+    /// engine.)
     pub async fn applied(&self) -> bool {
         let changed_at =
             |metrics: &RaftMetrics<Types>| metrics.membership_config.log_id().as_ref().map(|id| id.index());
@@ -127,8 +129,9 @@ impl Changes {
     }
 }
 
-/// What a leader has to change about the membership that it finds. Only a sole voter enters its own address: where it
-/// decides alone nobody can be misled by it, and where it does not, others reach it at the address that they know.
+/// What a leader has to change about the membership that it finds. Only a sole voter enters its own address:
+/// where it decides alone nobody can be misled by it, and where it does not, others reach it at the address
+/// that they know.
 fn due(
     membership: &Membership<NodeId, Member>,
     node: NodeId,

@@ -217,8 +217,8 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// Adds nodes that receive the log and do not vote, in one change; returns once all have caught up. What are members
-    /// already stay what they are, so asking again waits for the rest.
+    /// Adds nodes that receive the log and do not vote, in one change; returns once all have caught up. What
+    /// are members already stay what they are, so asking again waits for the rest.
     pub async fn add_learners(&self, newcomers: Vec<Newcomer>) -> Result<(), MembershipError> {
         if !self.parts.changes.applied().await {
             return Err(MembershipError::InProgress);
@@ -264,8 +264,8 @@ impl<M: StateMachine> Replica<M> {
         self.add_learners(vec![Newcomer { node, address, identity }]).await
     }
 
-    /// Makes voters of members that do not vote yet, all in one change. Like every change of voters it goes on to its end
-    /// if nobody waits for it any more.
+    /// Makes voters of members that do not vote yet, all in one change. Like every change of voters it goes
+    /// on to its end if nobody waits for it any more.
     pub async fn promote(&self, nodes: Vec<NodeId>) -> Result<(), MembershipError> {
         let change = ChangeMembers::AddVoterIds(nodes.into_iter().collect());
         self.parts.changes.make(change).await.map(drop).map_err(membership_error)
@@ -494,8 +494,8 @@ async fn listen_to_peers(
     listener.map(Some).map_err(|error| StartError::Io(format!("cannot listen for peers at {address}"), error))
 }
 
-/// Begins to listen where the membership says that this node does, if it was started without peers. A member that is
-/// started like a single node is a member all the same.
+/// Begins to listen where the membership says that this node does, if it was started without peers. A member
+/// that is started like a single node is a member all the same.
 async fn listen_as_a_member(
     config: &mut Config,
     membership: &Membership<NodeId, Member>,
@@ -531,8 +531,8 @@ async fn on_this_machine(address: &str) -> bool {
     }
 }
 
-/// Holds the peers that were named against the members. Names of others mean nothing to a node with data; but to whoever
-/// starts a single node with them they mean a cluster that does not exist.
+/// Holds the peers that were named against the members. Names of others mean nothing to a node with data; but
+/// to whoever starts a single node with them they mean a cluster that does not exist.
 fn check_peers(config: &Config, membership: &Membership<NodeId, Member>) -> Result<(), StartError> {
     let node = config.node;
     if !is_sole_voter(membership, node) {

@@ -25,8 +25,8 @@ pub struct Status {
     pub term: u64,
     /// The members that vote.
     pub voters: Vec<NodeId>,
-    /// Whether a change of voters has begun and not ended. Until it has, nothing is decided without a majority of the old
-    /// voters and one of the new; `voters` are both.
+    /// Whether a change of voters has begun and not ended. Until it has, nothing is decided without a
+    /// majority of the old voters and one of the new; `voters` are both.
     pub changing: bool,
     /// The members that only follow.
     pub learners: Vec<NodeId>,

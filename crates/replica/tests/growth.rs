@@ -1,5 +1,5 @@
-//! One node becomes three, in place: nothing it knew is lost, there are never two voters on the way, and what was
-//! interrupted is brought to its end.
+//! One node becomes three, in place: nothing it knew is lost, there are never two voters on the way, and what
+//! was interrupted is brought to its end.
 
 mod common;
 
@@ -149,8 +149,8 @@ async fn one_voter_becomes_three_without_being_two() {
     others[1].shutdown().await;
 }
 
-/// Leaders are lost at both places where a growth can stop: with learners, and between the two steps of the change of
-/// voters. The first goes on when it is asked for again, the second by itself.
+/// Leaders are lost at both places where a growth can stop: with learners, and between the two steps of the
+/// change of voters. The first goes on when it is asked for again, the second by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_interrupted_is_brought_to_its_end() {
     let mut world = World::default();
@@ -249,7 +249,8 @@ async fn wrong_combinations_say_what_to_do() {
     let why = refusal(world.try_start(member(4, &[4])).await);
     assert!(why.contains("belongs to node 1"), "{why}");
 
-    // Nothing of that has changed the directory. Once it has an address, others in the flags are only remarked on.
+    // Nothing of that has changed the directory. Once it has an address, others in the flags are only
+    // remarked on.
     let first = world.start(Config::member(1, BTreeMap::from([(1, "10.0.0.1:7500".to_owned())]))).await;
     office(&first).await;
     first.promote(vec![1]).await.expect("a change of nothing, after the address has been entered");

@@ -191,8 +191,8 @@ impl Node {
         }
         let nodes: Vec<NodeId> = wanted.keys().copied().collect();
         check_voters(&status.voters, &wanted, two_voters)?;
-        // Those that vote already were asked for again because the first answer was lost; but they are done only when the
-        // change that made voters of them is.
+        // Those that vote already were asked for again because the first answer was lost; but they are done
+        // only when the change that made voters of them is.
         let missing = wanted.into_iter().filter(|(node, _)| !status.voters.contains(node));
         let mut newcomers = Vec::new();
         for (node, address) in missing {
@@ -384,9 +384,9 @@ fn newcomers_in(request: proto::NodeAddRequest) -> Result<BTreeMap<NodeId, Strin
     Ok(wanted)
 }
 
-/// Whether the cluster would be better off with these voters, or whoever asks says that it does not matter. Two voters
-/// stop when either is lost, so a second one makes a single node less available. Any other even number is as good as the
-/// odd one below it: a node that is being replaced leads to it.
+/// Whether the cluster would be better off with these voters, or whoever asks says that it does not matter.
+/// Two voters stop when either is lost, so a second one makes a single node less available. Any other even
+/// number is as good as the odd one below it: a node that is being replaced leads to it.
 fn check_voters(now: &[NodeId], wanted: &BTreeMap<NodeId, String>, two_voters: bool) -> Result<(), ApiError> {
     let then: BTreeSet<NodeId> = now.iter().chain(wanted.keys()).copied().collect();
     if two_voters || then.len() != 2 || now.len() == 2 {

@@ -12,8 +12,8 @@ use tenure_replica::{LogOptions, NodeId, SnapshotOptions, Timing};
 pub struct Config {
     /// The number of this node.
     pub node: NodeId,
-    /// The peer addresses of all founding members, this node among them. Empty for a single node, and for a member that
-    /// goes on at the address by which its cluster knows it.
+    /// The peer addresses of all founding members, this node among them. Empty for a single node, and for a
+    /// member that goes on at the address by which its cluster knows it.
     pub peers: BTreeMap<NodeId, String>,
     /// Listen for peers at the address by which the cluster knows this node even if other machines reach it.
     pub peers_beyond_this_machine: bool,

@@ -111,7 +111,8 @@ impl Server {
         Server::assemble(config, world, accept, address, move |_| connections_max).await
     }
 
-    /// `connections_max` says how many client connections may be open at once, given whether there is a port for peers.
+    /// `connections_max` says how many client connections may be open at once, given whether there is a port
+    /// for peers.
     async fn assemble(
         config: Config,
         world: World,

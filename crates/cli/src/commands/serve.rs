@@ -56,8 +56,8 @@ pub struct Args {
     /// The number of this node in the cluster
     #[arg(long, value_name = "N", requires = "peers", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Cluster")]
     pub node: Option<u64>,
-    /// The peer addresses of all founding members, this one among them; it listens for peers at its own. A node with data
-    /// needs none: it goes on where its cluster knows it
+    /// The peer addresses of all founding members, this one among them; it listens for peers at its own. A
+    /// node with data needs none: it goes on where its cluster knows it
     #[arg(long, value_name = "N=HOST:PORT,…", requires = "node", help_heading = "Cluster")]
     pub peers: Option<Peers>,
     /// Client connections open at once; by default as many as the limit of open files allows, at most 16384

@@ -1,5 +1,5 @@
-//! `tenure cluster add`: new nodes learn everything first, then vote. Several are made voters in one change, so that one
-//! node becomes three without ever being two.
+//! `tenure cluster add`: new nodes learn everything first, then vote. Several are made voters in one change,
+//! so that one node becomes three without ever being two.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -154,8 +154,8 @@ async fn beside<T>(first: impl Future<Output = T>, other: impl Future<Output = (
     }
 }
 
-/// Tells how far the newcomers are whenever that has changed. Whoever cannot be asked is asked again: the command itself
-/// says what went wrong.
+/// Tells how far the newcomers are whenever that has changed. Whoever cannot be asked is asked again: the
+/// command itself says what went wrong.
 async fn progress(numbers: &[u64], context: &Context<'_>) {
     let mut told = BTreeMap::new();
     let send = |channel, request| async move { ClusterClient::new(channel).status(request).await };
