@@ -125,6 +125,11 @@ fn a_single_node_becomes_three_under_load() {
         // Asked for again, because an answer can be lost: there is nothing left to do.
         let again = done(&grown.run(2, &["cluster", "add", &second, &third, "--json"]));
         assert_eq!(again["voters"], json!([1, 2, 3]), "{again}");
+        // Whoever leads meanwhile: one of the new ones, for instance.
+        assert!(grown.run(3, &["cluster", "step-down", "--to", "2"]).status.success());
+        let again = done(&grown.run(1, &["cluster", "add", &second, &third, "--json"]));
+        assert_eq!(again["voters"], json!([1, 2, 3]), "{again}");
+        assert!(grown.run(3, &["cluster", "step-down", "--to", "1"]).status.success());
         let status = done(&grown.run(3, &["cluster", "status", "--json"]));
         assert_eq!((&status["cluster"], &status["fault_tolerant"]), (&cluster, &json!(true)), "{status}");
         for (_, lease, token) in &held {

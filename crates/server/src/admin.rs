@@ -414,11 +414,14 @@ fn check_newcomer(
              its sessions; then add them"
         )));
     }
-    if node == own {
-        return Err(invalid(format!("node {node} is a member already")));
-    }
-    if address == replica.peer_address() {
-        return Err(invalid(format!("{address} is the address of node {own}")));
+    match (node == own, address == replica.peer_address()) {
+        // Asked for again, and meanwhile it leads.
+        (true, true) => return Ok(()),
+        (true, false) => {
+            return Err(invalid(format!("node {node} is a member already, at {}", replica.peer_address())));
+        }
+        (false, true) => return Err(invalid(format!("{address} is the address of node {own}"))),
+        (false, false) => {}
     }
     if status.removed.contains(&node) {
         return Err(invalid(format!("node {node} was removed from this cluster"))
