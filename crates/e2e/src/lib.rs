@@ -31,7 +31,7 @@ pub use heart::{Heart, HeartReport};
 pub use holder::{SOON, block_on, client, renewed};
 pub use http::{CallFailed, Http, Reply, path_segment};
 pub use lan::{Lan, Side};
-pub use node::{Node, NodeOptions};
+pub use node::{Node, NodeOptions, free_address};
 pub use part::{Part, given, listen, monotonic_nanos, playing, say};
 pub use plain::{Acquired, By, GivenBack, PlainCaller};
 pub use program::{find, run_tenure, skipped_without, tenure_binary};

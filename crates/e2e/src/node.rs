@@ -76,6 +76,11 @@ impl Node {
         self.options.older = older;
     }
 
+    /// Sets the arguments of `tenure serve` for the next start, besides those of its place.
+    pub fn set_arguments(&mut self, arguments: &[&str]) {
+        self.options.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    }
+
     /// Starts the process without waiting for it to serve.
     pub fn spawn(&mut self) {
         assert!(self.child.is_none(), "the node is running already");
@@ -274,7 +279,7 @@ fn older_release() -> (PathBuf, Vec<String>) {
 
 /// An address that nobody uses. Outside of the range from which the system takes the ports of outgoing
 /// connections, so that a restarted node finds its port free.
-pub(crate) fn free_address() -> SocketAddr {
+pub fn free_address() -> SocketAddr {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = (std::process::id() % 1000) as u16 * 10;
     let started = Instant::now();

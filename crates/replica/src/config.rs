@@ -12,11 +12,16 @@ use std::time::Duration;
 pub struct Config {
     /// The number of this node. A data directory belongs to one node for ever.
     pub node: NodeId,
-    /// The peer addresses of all founding members, this node among them. Empty: a cluster of one
-    /// that listens to nobody.
+    /// The peer addresses of all founding members, this node among them. Empty: this node listens for peers
+    /// where its membership says that it does, and to nobody if it says nothing; a new one is a cluster of
+    /// one.
     pub peers: BTreeMap<NodeId, String>,
+    /// Listen for peers at an address that only the membership names even if other machines reach it.
+    pub beyond_this_machine: bool,
     /// Heartbeats and elections.
     pub timing: Timing,
+    /// The same for a node that listens to nobody.
+    pub timing_alone: Timing,
     /// The log on disk.
     pub log: LogOptions,
     /// When the log is replaced by a snapshot.
@@ -39,7 +44,9 @@ impl Config {
         Self {
             node,
             peers: BTreeMap::new(),
+            beyond_this_machine: true,
             timing: Timing::default(),
+            timing_alone: Timing::default(),
             log: LogOptions::default(),
             snapshot: SnapshotOptions::default(),
             execution: Execution::default(),

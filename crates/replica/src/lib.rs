@@ -17,6 +17,7 @@ mod error;
 mod leadership;
 mod look_out;
 mod machine;
+mod membership;
 mod peer;
 mod quiet;
 mod replica;
@@ -34,7 +35,7 @@ pub use look_out::{LOOK_OUT, Row, look_out};
 pub use machine::StateMachine;
 pub use peer::{Agreed, ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork, Versions};
 pub use quiet::Callers;
-pub use replica::{Proposal, Replica};
+pub use replica::{Newcomer, Proposal, Replica};
 pub use status::{Histogram, LogStatus, PeerStatus, Role, Status, SyncStatus};
 
 /// Ways in for the fuzz targets; no promise is made about them.

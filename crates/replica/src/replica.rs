@@ -4,10 +4,12 @@ use crate::barrier::Barrier;
 use crate::data_dir::DataDir;
 use crate::disk::Disk;
 use crate::engine::{
-    Applier, Engine, LogStore, Machinery, Member, Payload, Removed, Types, from_log_id, settings, was_removed,
+    Applier, Engine, LogStore, Machinery, Member, Payload, Removed, Types, decode_membership, from_log_id,
+    settings, was_removed,
 };
 use crate::error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, REJOIN, StartError};
 use crate::leadership::{self, Leadership, Office};
+use crate::membership::{Changes, is_sole_voter};
 use crate::peer::{self, ForwardHandler, Host, Links, Listener, Memory, Network, Spoken};
 use crate::quiet::{Callers, Quiet};
 use crate::snapshot::SnapshotStore;
@@ -20,9 +22,9 @@ use openraft::alias::ResponderOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::errors::{ChangeMembershipError, ClientWriteError, Fatal, RaftError};
 use openraft::raft::ClientWriteResult;
-use openraft::{ChangeMembers, RaftMetrics, ServerState};
+use openraft::{ChangeMembers, Membership, RaftMetrics, ServerState};
 use parking_lot::{Mutex, RwLock};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -53,12 +55,24 @@ struct Parts {
     links: Links,
     spoken: Arc<Spoken>,
     removed: Removed,
+    changes: Changes,
     network: Arc<dyn Network>,
     handler: Arc<RwLock<Option<Arc<dyn ForwardHandler>>>>,
     /// What listens to peers and what looks for them.
     tasks: Mutex<Vec<JoinHandle<()>>>,
     /// Closed when the last write is done and the directory unlocked.
     closed: Mutex<Option<oneshot::Receiver<()>>>,
+}
+
+/// A node that is to become a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Newcomer {
+    /// Its number.
+    pub node: NodeId,
+    /// Where peers reach it.
+    pub address: String,
+    /// The identity of its data directory, as its own status shows it.
+    pub identity: String,
 }
 
 /// The answer to a proposal that is on its way. Dropping it forgets the answer, not the entry.
@@ -98,12 +112,12 @@ impl<M: StateMachine> Replica<M> {
         self.parts.config.node
     }
 
-    /// Where peers reach this node; empty if it has no peers.
+    /// Where peers reach this node; empty if it has no port for them.
     pub fn peer_address(&self) -> &str {
         self.parts.config.peers.get(&self.node()).map_or("", String::as_str)
     }
 
-    /// Whether this node was started without peers, and so listens to none.
+    /// Whether this node has no port for peers.
     pub fn is_alone(&self) -> bool {
         self.parts.config.peers.is_empty()
     }
@@ -203,62 +217,70 @@ impl<M: StateMachine> Replica<M> {
         }
     }
 
-    /// Adds a node that receives the log and does not vote; returns once it has caught up.
-    /// `identity` is that of its data directory, as its own status shows it.
+    /// Adds nodes that receive the log and do not vote, in one change; returns once all have caught up. What
+    /// are members already stay what they are, so asking again waits for the rest.
+    pub async fn add_learners(&self, newcomers: Vec<Newcomer>) -> Result<(), MembershipError> {
+        if !self.parts.changes.applied().await {
+            return Err(MembershipError::InProgress);
+        }
+        let mut added = BTreeMap::new();
+        for Newcomer { node, address, identity } in newcomers {
+            let identity = u128::from_str_radix(&identity, 16)
+                .map_err(|_| MembershipError::Refused("an identity has 32 hexadecimal digits".into()))?;
+            if self.parts.removed.contains(node) {
+                return Err(MembershipError::Refused(was_removed(node)));
+            }
+            if self.member(node).is_some_and(|known| known.identity != identity) {
+                return Err(MembershipError::Refused(format!(
+                    "node {node} is a member with another data directory; numbers are never used again"
+                )));
+            }
+            added.insert(node, Member { address, identity });
+        }
+        let nodes: Vec<NodeId> = added.keys().copied().collect();
+        let added =
+            self.parts.changes.make(ChangeMembers::AddNodes(added)).await.map_err(membership_error)?;
+        // The engine's own way to wait is content with a lag that would call for no snapshot, which here is any lag at all: a
+        // node that cannot take a single entry would be made a voter, and the next loss of a node would stop the cluster.
+        let asked_at = added.log_id().index();
+        let have_it = |metrics: &RaftMetrics<Types>| {
+            let replication = metrics.replication.as_ref();
+            let matched = |node| replication.and_then(|replication| replication.get(node)?.as_ref());
+            nodes.iter().all(|node| matched(node).is_some_and(|matched| matched.index() >= asked_at))
+        };
+        let over = |metrics: &RaftMetrics<Types>| metrics.state != ServerState::Leader || have_it(metrics);
+        let waited = self.parts.engine.wait(None).metrics(over, "the newcomers catch up").await;
+        let metrics = waited.map_err(|error| MembershipError::Refused(error.to_string()))?;
+        if have_it(&metrics) { Ok(()) } else { Err(self.not_leader()) }
+    }
+
+    /// The same for one node.
     pub async fn add_learner(
         &self,
         node: NodeId,
         address: String,
         identity: String,
     ) -> Result<(), MembershipError> {
-        let identity = u128::from_str_radix(&identity, 16)
-            .map_err(|_| MembershipError::Refused("an identity has 32 hexadecimal digits".into()))?;
-        self.applied_membership().await?;
-        if self.parts.removed.contains(node) {
-            return Err(MembershipError::Refused(was_removed(node)));
-        }
-        let member = Member { address, identity };
-        let known = self
-            .parts
-            .engine
-            .metrics()
-            .borrow_watched()
-            .membership_config
-            .membership()
-            .get_node(&node)
-            .cloned();
-        if known.is_some_and(|known| known.identity != identity) {
-            return Err(MembershipError::Refused(format!(
-                "node {node} is a member with another data directory; numbers are never used again"
-            )));
-        }
-        let added = self.parts.engine.add_learner(node, member, false).await.map_err(membership_error)?;
-        // The engine's own way to wait is content with a lag that would call for no snapshot, which here is any lag at all: a
-        // node that cannot take a single entry would be made a voter, and the next loss of a node would stop the cluster.
-        let asked_at = added.log_id().index();
-        let has_it = |metrics: &RaftMetrics<Types>| {
-            let matched =
-                metrics.replication.as_ref().and_then(|replication| replication.get(&node)?.as_ref());
-            matched.is_some_and(|matched| matched.index() >= asked_at)
-        };
-        let over = |metrics: &RaftMetrics<Types>| metrics.state != ServerState::Leader || has_it(metrics);
-        let waited = self.parts.engine.wait(None).metrics(over, "the newcomer catches up").await;
-        let metrics = waited.map_err(|error| MembershipError::Refused(error.to_string()))?;
-        if has_it(&metrics) { Ok(()) } else { Err(self.not_leader()) }
+        self.add_learners(vec![Newcomer { node, address, identity }]).await
+    }
+
+    /// Makes voters of members that do not vote yet, all in one change. Like every change of voters it goes
+    /// on to its end if nobody waits for it any more.
+    pub async fn promote(&self, nodes: Vec<NodeId>) -> Result<(), MembershipError> {
+        let change = ChangeMembers::AddVoterIds(nodes.into_iter().collect());
+        self.parts.changes.make(change).await.map(drop).map_err(membership_error)
     }
 
     /// Makes exactly these nodes the voters. All must be members already; those left out are removed.
     pub async fn change_membership(&self, voters: Vec<NodeId>) -> Result<(), MembershipError> {
-        let voters: BTreeSet<_> = voters.into_iter().collect();
-        let changed = self.parts.engine.change_membership(voters, false).await;
-        changed.map(|_| ()).map_err(membership_error)
+        let change = ChangeMembers::ReplaceAllVoters(voters.into_iter().collect());
+        self.parts.changes.make(change).await.map(drop).map_err(membership_error)
     }
 
     /// Removes members that do not vote.
     pub async fn remove_learners(&self, nodes: Vec<NodeId>) -> Result<(), MembershipError> {
         let change = ChangeMembers::RemoveNodes(nodes.into_iter().collect());
-        let changed = self.parts.engine.change_membership(change, false).await;
-        changed.map(|_| ()).map_err(membership_error)
+        self.parts.changes.make(change).await.map(drop).map_err(membership_error)
     }
 
     /// Asks who listens at `address`: the identity of the data directory of `node`, which need not be a
@@ -287,9 +309,7 @@ impl<M: StateMachine> Replica<M> {
         request: Bytes,
         deadline: Duration,
     ) -> Result<Bytes, ForwardError> {
-        let metrics = self.parts.engine.metrics();
-        let member = metrics.borrow_watched().membership_config.membership().get_node(&to).cloned();
-        let member = member.ok_or(ForwardError::Unreachable(to))?;
+        let member = self.member(to).ok_or(ForwardError::Unreachable(to))?;
         self.parts.links.forward(to, &member, request, deadline).await.map_err(|error| match error.kind() {
             // It may have left before the connection or the patience ended.
             io::ErrorKind::TimedOut | io::ErrorKind::ConnectionReset => ForwardError::NoAnswer(to),
@@ -323,17 +343,11 @@ impl<M: StateMachine> Replica<M> {
 }
 
 impl<M: StateMachine> Replica<M> {
-    /// Waits until the membership that is in force here is applied, and with it who was removed by it.
-    async fn applied_membership(&self) -> Result<(), MembershipError> {
-        let changed_at =
-            |metrics: &RaftMetrics<Types>| metrics.membership_config.log_id().as_ref().map(|id| id.index());
-        let applied = |metrics: &RaftMetrics<Types>| {
-            metrics.last_applied.as_ref().map(|id| id.index()) >= changed_at(metrics)
-                || metrics.state != ServerState::Leader
-        };
-        let within = Some(2 * self.parts.config.timing.election_max);
-        let waited = self.parts.engine.wait(within).metrics(applied, "the membership is applied").await;
-        waited.map(|_| ()).map_err(|_| MembershipError::InProgress)
+    /// A member, as the membership names it.
+    fn member(&self, node: NodeId) -> Option<Member> {
+        let metrics = self.parts.engine.metrics();
+        let membership = metrics.borrow_watched().membership_config.clone();
+        membership.membership().get_node(&node).cloned()
     }
 
     fn not_leader(&self) -> MembershipError {
@@ -350,7 +364,7 @@ fn assemble(
     machine: Arc<dyn Machinery>,
 ) -> BoxFuture<'static, Result<Parts, StartError>> {
     async move {
-        let settings = Arc::new(settings(&config)?);
+        let mut config = config;
         // First of all: an address that is taken must not cost the data directory a thing.
         let listener = listen_to_peers(&config, &*network).await?;
         let (failed, failure) = watch::channel(None);
@@ -361,7 +375,18 @@ fn assemble(
             let (config, disk, meter, failed) = opening;
             open(&config, disk, meter, failed)
         });
-        let Opened { directory, lock, store, log, writer } = opened.await?;
+        let Opened { directory, lock, store, log, writer, membership } = opened.await?;
+        let listener = match listener {
+            Some(listener) => {
+                check_peers(&config, &membership)?;
+                Some(listener)
+            }
+            None => listen_as_a_member(&mut config, &membership, &*network).await?,
+        };
+        if listener.is_none() {
+            config.timing = config.timing_alone;
+        }
+        let settings = Arc::new(settings(&config)?);
         let io = |error| StartError::Io("cannot start the log".into(), error);
         let (queue, closed) = Queue::start(writer, disk, config.execution, lock).map_err(io)?;
 
@@ -400,6 +425,7 @@ fn assemble(
         match listener {
             None => found_alone(&config, &directory, &engine).await?,
             Some(listener) => {
+                lead_alone(&config, &engine).await?;
                 let (engine, directory) = (engine.clone(), directory.clone());
                 let (handler, removed, links) = (handler.clone(), removed.clone(), links.clone());
                 let execution = config.execution;
@@ -417,7 +443,9 @@ fn assemble(
             }));
         }
         let leadership = leadership::observe(&engine, applied_seen);
+        let changes = Changes::new(engine.clone(), &config);
         if !config.peers.is_empty() {
+            tasks.push(tokio::spawn(changes.clone().watch(leadership.clone(), config.timing.heartbeat)));
             let (engine, links, leadership) = (engine.clone(), links.clone(), leadership.clone());
             tasks.push(tokio::spawn(peer::watch_reach(
                 engine,
@@ -439,6 +467,7 @@ fn assemble(
             links,
             spoken,
             removed,
+            changes,
             network,
             handler,
             tasks: Mutex::new(tasks),
@@ -468,6 +497,69 @@ async fn listen_to_peers(
     listener.map(Some).map_err(|error| StartError::Io(format!("cannot listen for peers at {address}"), error))
 }
 
+/// Begins to listen where the membership says that this node does, if it was started without peers. A member
+/// that is started like a single node is a member all the same.
+async fn listen_as_a_member(
+    config: &mut Config,
+    membership: &Membership<NodeId, Member>,
+    network: &dyn Network,
+) -> Result<Option<Box<dyn Listener>>, StartError> {
+    let node = config.node;
+    let own = membership.get_node(&node).filter(|own| !own.address.is_empty());
+    let Some(Member { address, .. }) = own else { return Ok(None) };
+    if !config.beyond_this_machine && !on_this_machine(address).await {
+        return Err(StartError::Configuration(format!(
+            "this data directory is that of node {node} of a cluster, and its peers reach it at {address}, as other machines \
+             can: there is no authentication yet, so say --insecure"
+        )));
+    }
+    config.peers = BTreeMap::from([(node, address.clone())]);
+    let listener = network.listen(address).await.map_err(|error| {
+        let what = format!(
+            "this data directory is that of node {node} of a cluster, and it cannot listen for its peers at {address}; if \
+             it has moved, start it with --node {node} --peers {node}=HOST:PORT"
+        );
+        StartError::Io(what, error)
+    })?;
+    tracing::info!(node, %address, "going on as a member of a cluster, at the address in the membership");
+    Ok(Some(listener))
+}
+
+/// Whether an address can be reached from this machine alone.
+async fn on_this_machine(address: &str) -> bool {
+    match tokio::net::lookup_host(address).await {
+        Ok(mut found) => found.all(|found| found.ip().is_loopback()),
+        // Then listening there fails as well, and says why.
+        Err(_) => true,
+    }
+}
+
+/// Holds the peers that were named against the members. Names of others mean nothing to a node with data; but
+/// to whoever starts a single node with them they mean a cluster that does not exist.
+fn check_peers(config: &Config, membership: &Membership<NodeId, Member>) -> Result<(), StartError> {
+    let node = config.node;
+    if !is_sole_voter(membership, node) {
+        return Ok(());
+    }
+    let strangers = || config.peers.iter().filter(|(peer, _)| membership.get_node(peer).is_none());
+    if strangers().next().is_none() {
+        return Ok(());
+    }
+    let add: String = strangers().map(|(peer, address)| format!(" {peer}={address}")).collect();
+    let add = format!("tenure cluster add{add}");
+    if membership.get_node(&node).is_some_and(|own| own.address.is_empty()) {
+        let own = config.peers.get(&node).map_or("", String::as_str);
+        return Err(StartError::Configuration(format!(
+            "this data directory is that of a single node, and other nodes join it only when they are added: start it with \
+             --node {node} --peers {node}={own}, start the others, then run `{add}`"
+        )));
+    }
+    tracing::warn!(
+        "node {node} is the only voter of its cluster; others in --peers join when they are added: {add}"
+    );
+    Ok(())
+}
+
 /// What opening a data directory yields.
 struct Opened {
     directory: Arc<DataDir>,
@@ -475,6 +567,8 @@ struct Opened {
     store: SnapshotStore,
     log: wal::SharedLog,
     writer: Writer,
+    /// The last one in the log, or in the snapshot.
+    membership: Membership<NodeId, Member>,
 }
 
 fn open(
@@ -503,10 +597,19 @@ fn open(
             "the log begins after entry {index}, and the snapshot that covers it is missing"
         )));
     }
+    let unreadable = |error| StartError::Io("cannot read the membership".into(), error);
+    let in_snapshot = current.map(|current| current.meta.membership);
+    let snapshot_at = in_snapshot.as_ref().and_then(|stored| stored.log_id().as_ref().map(|id| id.index()));
+    let membership = match &recovered.membership {
+        Some((index, bytes)) if Some(*index) > snapshot_at => {
+            decode_membership(bytes.clone()).map_err(unreadable)?
+        }
+        _ => in_snapshot.map(|stored| stored.membership().clone()).unwrap_or_default(),
+    };
     let stopwatch = config.stopwatch.clone();
     let writer = Writer::new(disk, config.log, config.execution, stopwatch, meter, failed, recovered)
         .map_err(|error| StartError::Io("cannot prepare the log".into(), error))?;
-    Ok(Opened { directory: Arc::new(directory), lock, store, log, writer })
+    Ok(Opened { directory: Arc::new(directory), lock, store, log, writer, membership })
 }
 
 /// Founds a cluster of one if there is none yet, and leads it at once.
@@ -516,16 +619,19 @@ async fn found_alone(config: &Config, directory: &DataDir, engine: &Engine) -> R
         joined.map_err(|error| StartError::Io("cannot write the identity".into(), error))?;
     }
     if engine.is_initialized().await.map_err(refused)? {
-        // Nobody else can lead: there is nothing to wait for.
-        let alone = engine.voter_ids().eq([config.node]);
-        if alone {
-            engine.trigger().elect(false).await.map_err(refused)?;
-        }
-        return Ok(());
+        return lead_alone(config, engine).await;
     }
     let member = Member { address: String::new(), identity: directory.identity().identity };
     let members = BTreeMap::from([(config.node, member)]);
     engine.initialize(members).await.map_err(|error| StartError::Engine(error.to_string()))
+}
+
+/// Leads at once if nobody else can: then there is nothing to wait for.
+async fn lead_alone(config: &Config, engine: &Engine) -> Result<(), StartError> {
+    if engine.voter_ids().eq([config.node]) {
+        engine.trigger().elect(false).await.map_err(refused)?;
+    }
+    Ok(())
 }
 
 fn refused(fatal: Fatal<Types>) -> StartError {

@@ -3,6 +3,7 @@
 use crate::NodeId;
 use crate::data_dir::Identity;
 use crate::engine::{Removed, Types};
+use crate::membership::is_joint;
 use crate::peer::Spoken;
 use openraft::{Instant, RaftMetrics, ServerState};
 use std::time::Duration;
@@ -24,6 +25,9 @@ pub struct Status {
     pub term: u64,
     /// The members that vote.
     pub voters: Vec<NodeId>,
+    /// Whether a change of voters has begun and not ended. Until it has, nothing is decided without a
+    /// majority of the old voters and one of the new; `voters` are both.
+    pub changing: bool,
     /// The members that only follow.
     pub learners: Vec<NodeId>,
     /// The numbers of members that were removed; they are never used again.
@@ -168,6 +172,7 @@ pub(crate) fn assemble(
         },
         leader: metrics.current_leader,
         term: metrics.current_term,
+        changing: is_joint(membership),
         learners: membership.learner_ids().collect(),
         removed: removed.all().into_iter().collect(),
         peers: peers.collect(),

@@ -12,13 +12,14 @@ use futures_util::future::join_all;
 use parking_lot::Mutex;
 use prost::Message;
 use tenure_core::{Command, Done, Machine, Token};
-use tenure_replica::{Leadership, MembershipError, NodeId, PeerStatus, Status};
+use tenure_replica::{Leadership, MembershipError, Newcomer, NodeId, PeerStatus, Replica, Status};
 use tenure_wire::{ApiError, Code, proto};
 use tokio::sync::{mpsc, watch};
 
 use crate::calls::{failed, role_in_words};
 use crate::failure::Failure;
 use crate::node::{Node, Route};
+use crate::replicated::Replicated;
 
 /// How long a peer may take to say who it is. A status is asked for when something is wrong, so it must not
 /// wait for what is wrong.
@@ -111,8 +112,8 @@ impl Node {
         self.administer(Request::StepDown(request)).await
     }
 
-    /// Adds a node: a learner until it has caught up, then a voter.
-    pub(crate) async fn add_node(
+    /// Adds nodes: learners until all have caught up, then voters, in one change.
+    pub(crate) async fn add_nodes(
         &self,
         request: proto::NodeAddRequest,
     ) -> Result<proto::NodeAddResponse, ApiError> {
@@ -158,9 +159,7 @@ impl Node {
             Ok(Request::StepDown(request)) => {
                 self.step_down_here(request.to).await.map(|done| done.encode_to_vec())
             }
-            Ok(Request::Add(request)) => {
-                self.add_here(request).await.map(|()| proto::NodeAddResponse {}.encode_to_vec())
-            }
+            Ok(Request::Add(request)) => self.add_here(request).await.map(|added| added.encode_to_vec()),
             Ok(Request::Remove(request)) => {
                 self.remove_here(request.node).await.map(|()| proto::NodeRemoveResponse {}.encode_to_vec())
             }
@@ -196,30 +195,39 @@ impl Node {
         leader.ok_or_else(|| failed(Failure::Unknown { reason: "nobody has taken over yet".into() }))
     }
 
-    async fn add_here(&self, request: proto::NodeAddRequest) -> Result<(), ApiError> {
+    async fn add_here(&self, request: proto::NodeAddRequest) -> Result<proto::NodeAddResponse, ApiError> {
         let _changing = self.admin().changing.try_lock().map_err(|_| in_progress())?;
-        let (node, address) = (request.node, request.peer_address);
+        let two_voters = request.two_voters;
+        let wanted = newcomers_in(request)?;
         let status = self.replica().status();
-        check_newcomer(&status, self.replica().is_alone(), node, &address)?;
-        if status.voters.contains(&node) {
-            // The same node at the same place: asked for again because the first answer was lost.
-            return Ok(());
+        for (node, address) in &wanted {
+            check_newcomer(&status, self.replica(), *node, address)?;
         }
-        let identity = self.replica().identity_of(node, &address).await.map_err(not_changed)?;
+        let nodes: Vec<NodeId> = wanted.keys().copied().collect();
+        check_voters(&status.voters, &wanted, two_voters)?;
+        // Those that vote already were asked for again because the first answer was lost; but they are done
+        // only when the change that made voters of them is.
+        let missing = wanted.into_iter().filter(|(node, _)| !status.voters.contains(node));
+        let mut newcomers = Vec::new();
+        for (node, address) in missing {
+            let identity = self.replica().identity_of(node, &address).await.map_err(not_changed)?;
+            newcomers.push(Newcomer { node, address, identity });
+        }
+        if newcomers.is_empty() && !status.changing {
+            return Ok(proto::NodeAddResponse { voters: status.voters });
+        }
         let added = async {
-            self.replica().add_learner(node, address, identity).await?;
-            let voters = self.replica().status().voters.into_iter().chain([node]).collect();
-            self.replica().change_membership(voters).await
+            if !newcomers.is_empty() {
+                self.replica().add_learners(newcomers).await?;
+            }
+            self.replica().promote(nodes.clone()).await
         };
         match tokio::time::timeout(CHANGE_WITHIN, added).await {
             Ok(added) => added.map_err(not_changed)?,
-            Err(_) => {
-                return Err(ApiError::unknown_outcome(&format!("node {node} has not caught up yet"))
-                    .hint("it stays a learner and goes on catching up; ask again to make it a voter"));
-            }
+            Err(_) => return Err(not_yet(&self.replica().status(), &nodes)),
         }
-        tracing::info!(node, "a node was added");
-        Ok(())
+        tracing::info!(?nodes, "nodes were added");
+        Ok(proto::NodeAddResponse { voters: self.replica().status().voters })
     }
 
     async fn remove_here(&self, node: NodeId) -> Result<(), ApiError> {
@@ -369,18 +377,66 @@ fn answer_in<A: Message + Default>(reply: &[u8]) -> Result<A, ApiError> {
     }
 }
 
+/// The nodes in a request, with their addresses.
+fn newcomers_in(request: proto::NodeAddRequest) -> Result<BTreeMap<NodeId, String>, ApiError> {
+    let invalid = |message: String| Err(ApiError::new(Code::InvalidArgument, message));
+    let mut nodes = request.nodes;
+    if request.node != 0 || !request.peer_address.is_empty() || nodes.is_empty() {
+        nodes.push(proto::NewNode { node: request.node, peer_address: request.peer_address });
+    }
+    let mut wanted: BTreeMap<NodeId, String> = BTreeMap::new();
+    for proto::NewNode { node, peer_address } in nodes {
+        if node == 0 || peer_address.is_empty() {
+            return invalid("a node has a number above zero and an address for peers".into());
+        }
+        if let Some((other, _)) = wanted.iter().find(|(_, address)| **address == peer_address) {
+            return invalid(format!("nodes {other} and {node} cannot share {peer_address}"));
+        }
+        if wanted.insert(node, peer_address).is_some() {
+            return invalid(format!("node {node} is named twice"));
+        }
+    }
+    Ok(wanted)
+}
+
+/// Whether the cluster would be better off with these voters, or whoever asks says that it does not matter.
+/// Two voters stop when either is lost, so a second one makes a single node less available. Any other even
+/// number is as good as the odd one below it: a node that is being replaced leads to it.
+fn check_voters(now: &[NodeId], wanted: &BTreeMap<NodeId, String>, two_voters: bool) -> Result<(), ApiError> {
+    let then: BTreeSet<NodeId> = now.iter().chain(wanted.keys()).copied().collect();
+    if two_voters || then.len() != 2 || now.len() == 2 {
+        return Ok(());
+    }
+    Err(ApiError::new(
+        Code::InvalidArgument,
+        "there would be two voters, and the cluster would stop as soon as either is lost",
+    )
+    .hint("add two nodes at once, as in `tenure cluster add 2=HOST:PORT 3=HOST:PORT`; or say --two-voters"))
+}
+
 /// Whether a node may come in under this number and address.
-fn check_newcomer(status: &Status, alone: bool, node: NodeId, address: &str) -> Result<(), ApiError> {
+fn check_newcomer(
+    status: &Status,
+    replica: &Replica<Replicated>,
+    node: NodeId,
+    address: &str,
+) -> Result<(), ApiError> {
     let invalid = |message: String| ApiError::new(Code::InvalidArgument, message);
-    if alone {
-        return Err(invalid("this node was started alone and has no port for peers".into())
-            .hint("start a cluster with --node and --peers, and restore a backup of this node into it"));
+    let own = status.node;
+    if replica.is_alone() {
+        return Err(invalid("this node was started alone and has no port for peers".into()).hint(&format!(
+            "restart it with --node {own} --peers {own}=HOST:PORT, where the new nodes can reach it: it keeps its data and \
+             its sessions; then add them"
+        )));
     }
-    if node == 0 || address.is_empty() {
-        return Err(invalid("a node has a number above zero and an address for peers".into()));
-    }
-    if node == status.node {
-        return Err(invalid(format!("node {node} is a member already")));
+    match (node == own, address == replica.peer_address()) {
+        // Asked for again, and meanwhile it leads.
+        (true, true) => return Ok(()),
+        (true, false) => {
+            return Err(invalid(format!("node {node} is a member already, at {}", replica.peer_address())));
+        }
+        (false, true) => return Err(invalid(format!("{address} is the address of node {own}"))),
+        (false, false) => {}
     }
     if status.removed.contains(&node) {
         return Err(invalid(format!("node {node} was removed from this cluster"))
@@ -423,6 +479,18 @@ fn may_leave(status: &Status, node: NodeId, answering: &BTreeSet<NodeId>) -> Res
         ),
     )
     .hint("bring the silent nodes back, or remove those instead"))
+}
+
+/// What is said when the newcomers took too long.
+fn not_yet(status: &Status, nodes: &[NodeId]) -> ApiError {
+    let learners: Vec<String> =
+        nodes.iter().filter(|node| status.learners.contains(node)).map(NodeId::to_string).collect();
+    match learners.is_empty() {
+        true => ApiError::unknown_outcome("the change of voters has not ended yet")
+            .hint("it ends by itself when a majority of the voters answers; ask again to wait for it"),
+        false => ApiError::unknown_outcome(&format!("not all have caught up yet: {}", learners.join(", ")))
+            .hint("they stay learners and go on catching up; ask again to make them voters"),
+    }
 }
 
 fn unknown_node(node: NodeId) -> ApiError {
@@ -472,5 +540,54 @@ impl Write for Pieces {
 
     fn flush(&mut self) -> io::Result<()> {
         if self.filled.is_empty() { Ok(()) } else { self.send() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn new(node: NodeId, address: &str) -> proto::NewNode {
+        proto::NewNode { node, peer_address: address.into() }
+    }
+
+    fn request(node: NodeId, address: &str, nodes: Vec<proto::NewNode>) -> proto::NodeAddRequest {
+        proto::NodeAddRequest { node, peer_address: address.into(), nodes, two_voters: false }
+    }
+
+    #[test]
+    fn nodes_are_named_once_each_wherever_they_stand_in_the_request() {
+        let one = BTreeMap::from([(4, "a:1".to_owned())]);
+        assert_eq!(newcomers_in(request(4, "a:1", vec![])).unwrap(), one);
+        assert_eq!(newcomers_in(request(0, "", vec![new(4, "a:1")])).unwrap(), one);
+        assert_eq!(newcomers_in(request(4, "a:1", vec![new(5, "b:1")])).unwrap().len(), 2);
+        for (wrong, why) in [
+            (request(0, "", vec![]), "above zero"),
+            (request(4, "", vec![]), "above zero"),
+            (request(0, "", vec![new(0, "a:1")]), "above zero"),
+            (request(0, "", vec![new(4, "a:1"), new(4, "b:1")]), "twice"),
+            (request(0, "", vec![new(4, "a:1"), new(5, "a:1")]), "share"),
+        ] {
+            let error = newcomers_in(wrong).unwrap_err();
+            assert!(error.message.contains(why), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn two_voters_are_asked_for_or_refused() {
+        let wanted = |nodes: &[NodeId]| -> BTreeMap<NodeId, String> {
+            nodes.iter().map(|node| (*node, format!("host-{node}:1"))).collect()
+        };
+        assert!(check_voters(&[1], &wanted(&[2]), false).unwrap_err().hint.contains("--two-voters"));
+        for (now, wanted, two_voters) in [
+            (&[1][..], wanted(&[2]), true),
+            (&[1], wanted(&[2, 3]), false),
+            // There are two already, or a node is being replaced.
+            (&[1, 2], wanted(&[2]), false),
+            (&[1, 2], wanted(&[3]), false),
+            (&[1, 2, 3], wanted(&[4]), false),
+        ] {
+            assert!(check_voters(now, &wanted, two_voters).is_ok(), "{now:?} and {wanted:?}");
+        }
     }
 }

@@ -482,7 +482,7 @@ impl Api {
                 leases: counts.leases as u64,
                 waiters: counts.waiters as u64,
                 state_hash,
-                fault_tolerant: status.voters.len() > 2,
+                fault_tolerant: status.voters.len() > 2 && !status.changing,
                 restoring_ms: (!restoring.is_zero()).then(|| words::millis(restoring)),
                 format: format.get().into(),
                 format_next,

@@ -13,8 +13,11 @@ use tenure_replica::{LogOptions, NodeId, SnapshotOptions, Timing};
 pub struct Config {
     /// The number of this node.
     pub node: NodeId,
-    /// The peer addresses of all founding members, this node among them; empty for a single node.
+    /// The peer addresses of all founding members, this node among them. Empty for a single node, and for a
+    /// member that goes on at the address by which its cluster knows it.
     pub peers: BTreeMap<NodeId, String>,
+    /// Listen for peers at the address by which the cluster knows this node even if other machines reach it.
+    pub peers_beyond_this_machine: bool,
     /// Where clients connect.
     pub listen: SocketAddr,
     /// The address that clients are told, if it is not `listen`.
@@ -45,6 +48,7 @@ impl Config {
         Config {
             node: 1,
             peers: BTreeMap::new(),
+            peers_beyond_this_machine: false,
             listen,
             advertise: None,
             connections_max: None,

@@ -87,8 +87,6 @@ impl Server {
     /// Boxed, here and below, so that the whole server is compiled in this crate and not again in each that starts one.
     pub fn start(config: Config) -> BoxFuture<'static, Result<Server, StartError>> {
         let started = async move {
-            let mut config = config;
-            config.connections_max = Some(descriptors::fit(config.connections_max, !config.peers.is_empty()));
             let world = World::real(&config)?;
             let (accept, address) = bind(config.listen).await.map_err(|error| {
                 StartError::Io(
@@ -96,7 +94,9 @@ impl Server {
                     error,
                 )
             })?;
-            Server::start_in(config, world, accept, address).await
+            let wanted = config.connections_max;
+            let fit = move |peers| descriptors::fit(wanted, peers);
+            Server::assemble(config, world, accept, address, fit).await
         };
         started.boxed()
     }
@@ -107,6 +107,19 @@ impl Server {
         world: World,
         accept: impl Accept,
         address: SocketAddr,
+    ) -> Result<Server, StartError> {
+        let connections_max = config.connections_max.unwrap_or(CONNECTIONS_MAX);
+        Server::assemble(config, world, accept, address, move |_| connections_max).await
+    }
+
+    /// `connections_max` says how many client connections may be open at once, given whether there is a port
+    /// for peers.
+    async fn assemble(
+        config: Config,
+        world: World,
+        accept: impl Accept,
+        address: SocketAddr,
+        connections_max: impl FnOnce(bool) -> usize,
     ) -> Result<Server, StartError> {
         let hub = Hub::new();
         let agreed = Agreed::default();
@@ -122,7 +135,9 @@ impl Server {
             tenure_replica::Config {
                 node: config.node,
                 peers: config.peers.clone(),
-                timing: if config.peers.is_empty() { ALONE } else { config.timing },
+                beyond_this_machine: config.peers_beyond_this_machine,
+                timing: config.timing,
+                timing_alone: ALONE,
                 log: config.log,
                 snapshot: config.snapshot,
                 execution: world.execution,
@@ -136,6 +151,7 @@ impl Server {
             Replicated::new(hub.clone(), world.clock.clone(), agreed.clone(), config.format_newest),
         )
         .await?;
+        let connections_max = connections_max(!replica.is_alone());
         let prober = Prober::new(world.network, probe_address(address).to_string(), world.entropy.clone());
         let (desk, trays, numbers) = desk(
             replica.clone(),
@@ -163,7 +179,6 @@ impl Server {
             FrontLimits::default(),
             stopping,
         );
-        let connections_max = config.connections_max.unwrap_or(CONNECTIONS_MAX);
         let front = tokio::spawn(front.serve(accept, connections_max, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
         Ok(Server { node, address, stop, front, desk, members, upgrade })
@@ -177,6 +192,11 @@ impl Server {
     /// Where clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Whether this node has no port for peers.
+    pub fn is_alone(&self) -> bool {
+        self.node.replica().is_alone()
     }
 
     /// Serves until told to stop, then drains; or fails with the node, loudly.

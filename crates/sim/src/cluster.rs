@@ -60,6 +60,7 @@ impl Member {
         let config = Config {
             node,
             peers,
+            peers_beyond_this_machine: true,
             listen: client_address(node),
             advertise: None,
             connections_max: None,

@@ -227,7 +227,7 @@ async fn remove(operate: &Transport, node: u64) -> Result<(), CallError> {
 
 async fn add(operate: &Transport, node: u64) -> Result<(), CallError> {
     let answer = operate.call(ONCE, |channel, _| async move {
-        let question = NodeAddRequest { node, peer_address: peer_address(node) };
+        let question = NodeAddRequest { node, peer_address: peer_address(node), ..Default::default() };
         ClusterClient::new(channel).add(question).await
     });
     answer.await.map(drop)

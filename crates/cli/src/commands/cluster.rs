@@ -29,7 +29,7 @@ pub struct Args {
 pub enum Command {
     /// Show who leads, who is there and how far each has come
     Status(StatusArgs),
-    /// Add a node: it learns everything first, then votes
+    /// Add nodes: they learn everything first, then vote
     Add(add::Args),
     /// Remove a node
     Remove(remove::Args),

@@ -32,6 +32,10 @@ Three nodes, here on one machine; the first start of all of them forms the clust
   tenure serve --node 2 --peers $peers --listen 127.0.0.1:7402 --data-dir data-2
   tenure serve --node 3 --peers $peers --listen 127.0.0.1:7403 --data-dir data-3
 
+A single node that is to become three: give it a port for peers; its data and its sessions stay:
+  tenure serve --node 1 --peers 1=127.0.0.1:7501
+  tenure cluster add --help                  goes on from there
+
 SIGTERM and SIGINT drain: no new connections, leadership is handed on, requests under way end. A second one stops at \
 once; nothing that was acknowledged is lost either way.";
 
@@ -60,7 +64,8 @@ pub struct Args {
     /// The number of this node in the cluster
     #[arg(long, value_name = "N", requires = "peers", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Cluster")]
     pub node: Option<u64>,
-    /// The peer addresses of all founding members, this one among them; it listens for peers at its own
+    /// The peer addresses of all founding members, this one among them; it listens for peers at its own. A
+    /// node with data needs none: it goes on where its cluster knows it
     #[arg(long, value_name = "N=HOST:PORT,…", requires = "node", help_heading = "Cluster")]
     pub peers: Option<Peers>,
     /// Client connections open at once; by default as many as the limit of open files allows, at most 16384
@@ -157,14 +162,19 @@ fn workers() -> usize {
 
 async fn serve(config: Config, output: &Output) -> Result<Exit, Failure> {
     let data_dir = config.data_dir.clone();
-    let alone = config.peers.is_empty();
     // Heard from the first moment on: a signal that comes during the start stops the node as soon as it stands.
     let signals = Signals::new()
         .map_err(|error| Failure::said(Exit::Other, format!("signals cannot be heard: {error}")))?;
     let server = Server::start(config)
         .await
         .map_err(|error| Failure::said(Exit::Other, format!("the node cannot start: {error}")))?;
-    let greeting = Greeting { address: server.address(), data_dir, alone };
+    let voters = server.node().status().replica.voters;
+    let company = match (server.is_alone(), voters.len()) {
+        (true, _) => Company::None,
+        (false, 1) => Company::NoneYet,
+        (false, _) => Company::Others,
+    };
+    let greeting = Greeting { address: server.address(), data_dir, company };
     output.tell(|| greeting.json(), |form| greeting.words(form))?;
     match server.run_until(signals.stop()).await {
         Ok(()) => Ok(Exit::Done),
@@ -213,6 +223,7 @@ fn config(args: &Args) -> Result<Config, Failure> {
     config.advertise.clone_from(&args.advertise);
     config.format_newest = args.format_newest.unwrap_or(FormatVersion::NEWEST);
     config.auto_upgrade = args.auto_upgrade.map(|after| after.get());
+    config.peers_beyond_this_machine = args.insecure;
     config.connections_max = args.connections_max.map(|many| many as usize);
     if let (Some(node), Some(Peers(peers))) = (args.node, &args.peers) {
         let Some(own) = peers.get(&node) else {
@@ -256,7 +267,18 @@ fn start_log(args: &Args, output: &Output) {
 struct Greeting {
     address: SocketAddr,
     data_dir: PathBuf,
-    alone: bool,
+    company: Company,
+}
+
+/// Whom a node shares its cluster with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Company {
+    /// It has no port for peers.
+    None,
+    /// Others may be added.
+    NoneYet,
+    /// There are others, or they are awaited.
+    Others,
 }
 
 impl Greeting {
@@ -265,7 +287,7 @@ impl Greeting {
             "listening": self.address.to_string(),
             "dashboard": format!("http://{}/", self.reachable()),
             "data_dir": self.data_dir.display().to_string(),
-            "fault_tolerant": !self.alone,
+            "fault_tolerant": self.company == Company::Others,
         })
     }
 
@@ -290,7 +312,13 @@ impl Greeting {
                 true => String::new(),
                 false => format!(" --endpoints {reachable}"),
             };
-        let alone = if self.alone { " (a single node: durable, not fault-tolerant)" } else { "" };
+        let alone = match self.company {
+            Company::None => " (a single node: durable, not fault-tolerant)",
+            Company::NoneYet => {
+                " (the only voter of its cluster: durable, not fault-tolerant; `tenure cluster add`)"
+            }
+            Company::Others => "",
+        };
         format!(
             "Tenure serves at {}, data in {}{alone}.\n\
              Dashboard: {}\n\
@@ -380,10 +408,10 @@ mod tests {
 
     #[test]
     fn the_greeting_names_the_page_and_three_commands() {
-        let greeting = |address: &str, alone| Greeting {
+        let greeting = |address: &str, company| Greeting {
             address: address.parse().expect("an address"),
             data_dir: "./tenure-data".into(),
-            alone,
+            company,
         };
         expect![[r#"
             Tenure serves at 127.0.0.1:7400, data in ./tenure-data (a single node: durable, not fault-tolerant).
@@ -394,13 +422,15 @@ mod tests {
               tenure explain settlement/cron
               curl -X POST 127.0.0.1:7400/v1/leases/settlement/cron:acquire -d '{"holder":"node-b","ttl_ms":2000}'
         "#]]
-        .assert_eq(&greeting("127.0.0.1:7400", true).words(Form::Terminal(Paint::new(false))));
-        let elsewhere = greeting("0.0.0.0:7401", false).words(Form::Plain);
+        .assert_eq(&greeting("127.0.0.1:7400", Company::None).words(Form::Terminal(Paint::new(false))));
+        let elsewhere = greeting("0.0.0.0:7401", Company::Others).words(Form::Plain);
         assert!(
             elsewhere.contains("tenure explain settlement/cron --endpoints 127.0.0.1:7401"),
             "{elsewhere}"
         );
         assert!(elsewhere.contains("http://127.0.0.1:7401/"), "{elsewhere}");
+        let first = greeting("127.0.0.1:7400", Company::NoneYet).words(Form::Plain);
+        assert!(first.contains("the only voter of its cluster"), "{first}");
     }
 
     #[test]

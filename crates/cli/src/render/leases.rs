@@ -1,11 +1,13 @@
 //! Leases, sessions, registers and nodes as text.
 
 use tenure_client::proto;
-use tenure_wire::json::{ArmedBody, ClusterStatus, Fence, Granted, Holder, Lease, Register, Transition};
+use tenure_wire::json::{
+    ArmedBody, ClusterStatus, Fence, Granted, Holder, Lease, NodeStatus, Register, Transition,
+};
 
 use super::paint::Form;
 use super::table::Table;
-use super::words::{brief, count, mode_and_slot, short_time, span, tame};
+use super::words::{and, brief, count, mode_and_slot, short_time, span, tame};
 
 /// Shell assignments for `eval`: of one lease, or numbered ones of several.
 pub fn export(grants: &[Granted], endpoints: &str) -> String {
@@ -300,8 +302,9 @@ pub fn cluster(status: &ClusterStatus, form: Form) -> String {
         None => paint.bad("nobody leads"),
     };
     let mut text = format!("cluster {}: {leader}.\n", status.cluster);
+    let learners: Vec<&NodeStatus> = status.nodes.iter().filter(|node| node.role == "learner").collect();
     if !status.fault_tolerant {
-        text += &paint.warn(match status.nodes.len() {
+        text += &paint.warn(match status.nodes.len() - learners.len() {
             0 | 1 => "A single node: durable, not fault-tolerant. While it is down nothing is granted.",
             _ => "Durable, not fault-tolerant: while any one of the voters is down nothing is granted. Have three or five.",
         });
@@ -314,6 +317,17 @@ pub fn cluster(status: &ClusterStatus, form: Form) -> String {
             status.format
         ));
         text.push('\n');
+    }
+    if !learners.is_empty() {
+        let numbers: Vec<String> = learners.iter().map(|node| node.node.to_string()).collect();
+        let again: String =
+            learners.iter().map(|node| format!(" {}={}", node.node, node.peer_address)).collect();
+        let (nodes, do_not) =
+            if learners.len() == 1 { ("Node", "learns and does") } else { ("Nodes", "learn and do") };
+        text += &format!(
+            "{nodes} {} {do_not} not vote yet; if nobody is adding them: tenure cluster add{again}\n",
+            and(&numbers)
+        );
     }
     if let Some(restoring) = status.restoring_ms {
         text += &paint

@@ -14,6 +14,14 @@ pub fn count(number: u64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
+/// Several words in a sentence: `1`, `1 and 2`, `1, 2 and 3`.
+pub fn and(words: &[String]) -> String {
+    match words {
+        [first @ .., last] if !first.is_empty() => format!("{} and {last}", first.join(", ")),
+        _ => words.concat(),
+    }
+}
+
 /// How a resource is held.
 pub fn mode(mode: Mode) -> String {
     match mode {

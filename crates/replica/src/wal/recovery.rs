@@ -20,7 +20,7 @@
 
 use super::frame::{self, Position};
 use super::log::{Log, Place, SharedLog};
-use super::record::{self, LogId, Record};
+use super::record::{self, EntryKind, LogId, Record};
 use super::segment::{self, Segment};
 use super::synced::{self, Known};
 use super::writer::{Held, State};
@@ -46,6 +46,8 @@ pub(crate) struct Recovered {
     pub offset: u64,
     pub sequence: u64,
     pub state: State,
+    /// The index and the bytes of the last membership in the log, if there is one.
+    pub membership: Option<(u64, Bytes)>,
 }
 
 /// Whether there is any segment.
@@ -132,6 +134,8 @@ struct Replay {
     state: State,
     /// The last valid frame: in which segment, where, and its bytes.
     last_frame: Option<(usize, u64, Bytes)>,
+    /// The memberships that were not truncated, in order; there are few.
+    memberships: Vec<(u64, Bytes)>,
 }
 
 impl Replay {
@@ -142,6 +146,7 @@ impl Replay {
             sequence: None,
             state: State::default(),
             last_frame: None,
+            memberships: Vec::new(),
         }
     }
 
@@ -275,10 +280,17 @@ impl Replay {
                         self.log.next()
                     )));
                 }
+                if entry.kind == EntryKind::Membership {
+                    // A copy: the entry is a slice of the whole segment.
+                    self.memberships.push((entry.id.index, Bytes::copy_from_slice(&entry.body)));
+                }
             }
             Record::Vote(vote) => self.state.vote = Some(vote),
             Record::Committed(id) => self.state.committed = Some(id),
-            Record::Truncate(after) => self.log.truncate(after),
+            Record::Truncate(after) => {
+                self.log.truncate(after);
+                self.memberships.retain(|(index, _)| Some(*index) <= after);
+            }
             Record::Purge(upto) => {
                 self.log.purge(upto);
                 self.state.purged = self.log.purged;
@@ -296,7 +308,8 @@ impl Replay {
         let ready = ready.into_iter().map(|held| held.segment).collect();
         let sequence = self.sequence.unwrap_or(0);
         let log = Arc::new(Mutex::new(self.log));
-        Recovered { log, salt, segments, ready, offset, sequence, state: self.state }
+        let membership = self.memberships.pop();
+        Recovered { log, salt, segments, ready, offset, sequence, state: self.state, membership }
     }
 
     /// The committed entry, if the log reaches that far.

@@ -2,8 +2,9 @@
 
 use super::SYNCED;
 use super::frame;
-use super::record::{LogId, Vote};
-use super::rig::{Rig, entry, segments};
+use super::record::{EntryKind, LogEntry, LogId, Vote};
+use super::recovery::recover;
+use super::rig::{Rig, SALT, entry, segments};
 use super::segment;
 use super::writer::Job;
 use crate::config::LogOptions;
@@ -557,4 +558,23 @@ fn after_a_power_loss_files_that_are_gone_or_shorter_are_refused() {
     }
     assert_eq!((counts["delete"][2], counts["truncate"][2]), (0, 0), "{counts:?}");
     assert!(counts.values().all(|[refused, _, _]| *refused > 20), "{counts:?}");
+}
+
+/// A node listens where its last membership says: one that was truncated was never in force.
+#[test]
+fn the_last_membership_is_found_unless_it_was_truncated() {
+    let disk = SimDisk::new();
+    let membership =
+        |term, index, body: &[u8]| LogEntry { kind: EntryKind::Membership, ..entry(term, index, body) };
+    let found = |disk: &SimDisk| recover(disk, SALT, small().cache_bytes).unwrap().membership;
+    let mut rig = Rig::open(&disk, small()).unwrap();
+    rig.append(vec![membership(1, 0, b"first"), entry(1, 1, b"x"), membership(1, 2, b"second")]);
+    disk.crash(0);
+    assert_eq!(found(&disk), Some((2, b"second"[..].into())));
+    let mut rig = Rig::open(&disk, small()).unwrap();
+    rig.log.lock().truncate(Some(1));
+    rig.carry_out([Job::Truncate(Some(1))]);
+    rig.append(vec![entry(2, 2, b"y")]);
+    disk.crash(0);
+    assert_eq!(found(&disk), Some((0, b"first"[..].into())));
 }

@@ -104,7 +104,7 @@ impl Writer {
         failure: watch::Sender<Option<String>>,
         recovered: Recovered,
     ) -> io::Result<Self> {
-        let Recovered { log, salt, segments, ready, offset, sequence, state } = recovered;
+        let Recovered { log, salt, segments, ready, offset, sequence, state, membership: _ } = recovered;
         let first = segments.front().map_or(1, |held| held.segment.number);
         let last = segments.back().map_or(0, |held| held.segment.number);
         // Before there is any segment that relies on it.

@@ -44,7 +44,7 @@ impl Cluster for Services {
     }
 
     async fn add(&self, request: Request<proto::NodeAddRequest>) -> Answer<proto::NodeAddResponse> {
-        answer(self.0.node.add_node(request.into_inner()).await)
+        answer(self.0.node.add_nodes(request.into_inner()).await)
     }
 
     async fn remove(&self, request: Request<proto::NodeRemoveRequest>) -> Answer<proto::NodeRemoveResponse> {

@@ -239,7 +239,7 @@ async fn a_node_that_is_alone_says_what_it_cannot_do_and_can_be_backed_up() {
     let node = Node::start().await;
     let mut cluster = ClusterClient::new(node.channel());
     node.acquire("b", "a").await;
-    let another = proto::NodeAddRequest { node: 2, peer_address: "localhost:1".into() };
+    let another = proto::NodeAddRequest { node: 2, peer_address: "localhost:1".into(), ..Default::default() };
     let refused = cluster.add(another).await.unwrap_err();
     assert_eq!(code(&refused), Code::InvalidArgument, "it has no port for peers");
     let refused = cluster.remove(proto::NodeRemoveRequest { node: 1 }).await.unwrap_err();

@@ -252,4 +252,31 @@ fn a_single_node_is_called_what_it_is() {
            1  leader  127.0.0.1:7400          17       0  yes    0.1.0
     "#]]
     .assert_eq(&cluster(&shapes::cluster(&status), EYES));
+
+    // Two others have been added and do not vote yet.
+    let mut growing = status;
+    growing.nodes[0].peer_address = "a:1".into();
+    for (node, address) in [(2, "b:1"), (3, "c:1")] {
+        growing.nodes.push(proto::NodeStatus {
+            node,
+            peer_address: address.into(),
+            role: "learner".into(),
+            reachable: true,
+            last_log: Some(9),
+            version: "0.1.0".into(),
+            ..Default::default()
+        });
+    }
+    expect![[r#"
+        cluster c0ffee: node 1 leads in term 2.
+        A single node: durable, not fault-tolerant. While it is down nothing is granted.
+        Nodes 2 and 3 learn and do not vote yet; if nobody is adding them: tenure cluster add 2=b:1 3=c:1
+        1 session, 0 resources in use, 0 waiters; last token 3, revision 8; node 1 has applied 17 of 17.
+
+        NODE  ROLE     CLIENTS         PEERS  LOG  BEHIND  HEARD  VERSION
+           1  leader   127.0.0.1:7400  a:1     17       0  yes    0.1.0
+           2  learner                  b:1      9       8  yes    0.1.0
+           3  learner                  c:1      9       8  yes    0.1.0
+    "#]]
+    .assert_eq(&cluster(&shapes::cluster(&growing), EYES));
 }

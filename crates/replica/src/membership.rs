@@ -1,0 +1,184 @@
+//! Changes of the membership: one at a time, each to its end, and what a new leader puts right.
+//!
+//! The engine changes voters in two steps: first a joint membership, in which the old and the new voters must
+//! agree, then the new one alone. Whoever asked for the change takes the second step, so a leader that is
+//! lost in between leaves the joint membership behind, and the cluster would go on needing voters that it was
+//! told to do without. The next leader takes that step here. A single node that was given a port for peers
+//! enters its address here, too.
+
+use crate::engine::{Engine, Member, Types};
+use crate::leadership::Leadership;
+use crate::{Config, NodeId};
+use openraft::async_runtime::watch::WatchReceiver;
+use openraft::errors::{ClientWriteError, RaftError};
+use openraft::raft::ClientWriteResponse;
+use openraft::{ChangeMembers, Membership, RaftMetrics, ServerState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Mutex, watch};
+
+/// What the engine says to a change that was not made.
+pub(crate) type Refusal = RaftError<Types, ClientWriteError<Types>>;
+
+/// Whether a change of voters has begun and not ended.
+pub(crate) fn is_joint(membership: &Membership<NodeId, Member>) -> bool {
+    membership.get_joint_config().len() > 1
+}
+
+/// Whether `node` alone decides.
+pub(crate) fn is_sole_voter(membership: &Membership<NodeId, Member>, node: NodeId) -> bool {
+    membership.voter_ids().eq([node])
+}
+
+/// The membership of one replica, to be changed. Clones share the turn.
+#[derive(Clone)]
+pub(crate) struct Changes {
+    engine: Engine,
+    node: NodeId,
+    /// Where peers reach this node; empty if they do not.
+    address: String,
+    /// How long a change that was found may take to be applied.
+    patience: Duration,
+    /// Held while a change is made.
+    turn: Arc<Mutex<()>>,
+}
+
+impl Changes {
+    pub fn new(engine: Engine, config: &Config) -> Self {
+        let address = config.peers.get(&config.node).cloned().unwrap_or_default();
+        let patience = 2 * config.timing.election_max;
+        Self { engine, node: config.node, address, patience, turn: Arc::default() }
+    }
+
+    /// Makes a change, after whatever had to be put right before. It goes on to its end even if nobody waits
+    /// for it any more: half of it would leave a joint membership.
+    pub async fn make(
+        &self,
+        change: ChangeMembers<NodeId, Member>,
+    ) -> Result<ClientWriteResponse<Types>, Refusal> {
+        let this = self.clone();
+        let made = tokio::spawn(async move {
+            let _turn = this.turn.lock().await;
+            this.put_right_now().await?;
+            this.engine.change_membership(change, false).await
+        });
+        match made.await {
+            Ok(made) => made,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                // The runtime is going down, and whoever waits with it.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+
+    /// Puts right what a leader before left, or what this node's start has changed.
+    pub async fn put_right(&self) -> Result<(), Refusal> {
+        let _turn = self.turn.lock().await;
+        self.put_right_now().await
+    }
+
+    async fn put_right_now(&self) -> Result<(), Refusal> {
+        loop {
+            self.applied().await;
+            let membership = self.engine.metrics().borrow_watched().membership_config.membership().clone();
+            let Some(change) = due(&membership, self.node, &self.address) else { return Ok(()) };
+            self.engine.change_membership(change.clone(), false).await?;
+            match change {
+                ChangeMembers::SetNodes(_) => {
+                    tracing::info!(address = %self.address, "the address for peers is in the membership now");
+                }
+                _ => tracing::info!("a change of voters that was interrupted has been brought to its end"),
+            }
+        }
+    }
+
+    /// Waits until the membership in force is applied, and with it who was removed by it; at most as long as
+    /// an election would take. Whether it is. (A change on top of one that is not committed is refused by the
+    /// engine.)
+    pub async fn applied(&self) -> bool {
+        let changed_at =
+            |metrics: &RaftMetrics<Types>| metrics.membership_config.log_id().as_ref().map(|id| id.index());
+        let applied = |metrics: &RaftMetrics<Types>| {
+            metrics.last_applied.as_ref().map(|id| id.index()) >= changed_at(metrics)
+                || metrics.state != ServerState::Leader
+        };
+        let waiting = self.engine.wait(Some(self.patience));
+        waiting.metrics(applied, "the membership is applied").await.is_ok()
+    }
+
+    /// Puts things right whenever this node begins to lead.
+    pub async fn watch(self, mut leadership: watch::Receiver<Leadership>, pause: Duration) {
+        loop {
+            let Ok(office) = leadership.wait_for(|now| now.office().is_some()).await.map(|now| now.office())
+            else {
+                return;
+            };
+            while let Err(error) = self.put_right().await {
+                tracing::debug!(%error, "the membership could not be put right yet");
+                tokio::time::sleep(pause).await;
+                if leadership.borrow().office() != office {
+                    break;
+                }
+            }
+            if leadership.wait_for(|now| now.office() != office).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// What a leader has to change about the membership that it finds. Only a sole voter enters its own address:
+/// where it decides alone nobody can be misled by it, and where it does not, others reach it at the address
+/// that they know.
+fn due(
+    membership: &Membership<NodeId, Member>,
+    node: NodeId,
+    address: &str,
+) -> Option<ChangeMembers<NodeId, Member>> {
+    if is_joint(membership) {
+        // Nobody is added to the voters of the last step: all that is left is to make it the only one.
+        return Some(ChangeMembers::AddVoterIds(BTreeSet::new()));
+    }
+    let own = membership.get_node(&node)?;
+    let moved = !address.is_empty() && own.address != address;
+    (moved && is_sole_voter(membership, node)).then(|| {
+        let member = Member { address: address.to_owned(), identity: own.identity };
+        ChangeMembers::SetNodes(BTreeMap::from([(node, member)]))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn membership(configs: &[&[NodeId]], own_address: &str) -> Membership<NodeId, Member> {
+        let configs: Vec<BTreeSet<_>> =
+            configs.iter().map(|voters| voters.iter().copied().collect()).collect();
+        let mut nodes: BTreeMap<_, _> = (1..=3).map(|node| (node, Member::default())).collect();
+        nodes.insert(1, Member { address: own_address.into(), identity: 7 });
+        Membership::new(configs, nodes).expect("a valid membership")
+    }
+
+    #[test]
+    fn a_sole_voter_enters_its_address_and_keeps_its_identity() {
+        let Some(ChangeMembers::SetNodes(set)) = due(&membership(&[&[1]], ""), 1, "a:1") else {
+            panic!("the membership does not have the address");
+        };
+        assert_eq!(set, BTreeMap::from([(1, Member { address: "a:1".into(), identity: 7 })]));
+        assert!(due(&membership(&[&[1]], "b:1"), 1, "a:1").is_some(), "it has moved");
+        assert!(due(&membership(&[&[1]], "a:1"), 1, "a:1").is_none(), "it is there");
+        assert!(due(&membership(&[&[1]], "a:1"), 1, "").is_none(), "nothing is taken out");
+        assert!(due(&membership(&[&[1, 2, 3]], "b:1"), 1, "a:1").is_none(), "others know it elsewhere");
+        assert!(due(&membership(&[&[2]], ""), 1, "a:1").is_none(), "it does not vote");
+    }
+
+    #[test]
+    fn a_joint_membership_is_ended_first() {
+        for configs in [[&[1][..], &[1, 2, 3]], [&[1, 2, 3], &[1]]] {
+            let change = due(&membership(&configs, ""), 1, "a:1");
+            assert!(matches!(change, Some(ChangeMembers::AddVoterIds(none)) if none.is_empty()));
+        }
+    }
+}
