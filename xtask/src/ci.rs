@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use crate::needs::find;
 use crate::steps::{Judged, Only, Steps, Verdict, passed};
 use crate::workspace::{cargo, root, succeed, target};
-use crate::{fuzz, links, purity, requirements, setup, surface};
+use crate::{crate_table, fuzz, links, purity, requirements, setup, surface};
 
 /// Tests that print a line starting so have counted themselves as skipped.
 const SKIPPED: &str = "skipped: ";
@@ -42,6 +42,7 @@ pub fn run(arguments: &[String]) -> ExitCode {
     steps.step("format", || succeed(&mut cargo(&["fmt", "--all", "--check"])).and_then(|()| passed()));
     steps.step("links", links::judge);
     steps.step("requirements", requirements::judge);
+    steps.step("crate-table", crate_table::judge);
     steps.step("public-api", surface::judge);
     steps.step("pure-core", purity::judge);
     steps.step("licences", licences);

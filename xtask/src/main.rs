@@ -6,6 +6,7 @@
 mod bench_peers;
 mod chaos;
 mod ci;
+mod crate_table;
 mod damage;
 mod fix;
 mod fuzz;
