@@ -1,5 +1,5 @@
-//! `cargo xtask ci`: judges everything, writes nothing but build output. The cheap steps come first, so
-//! that a slip in a document is told within a second.
+//! `cargo xtask ci`: judges everything, installs nothing, writes nothing but build output. The cheap steps come
+//! first, so that a slip in a document is told within a second. `cargo xtask test` is `setup` and then this.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{ExitCode, Stdio};
@@ -27,18 +27,29 @@ fn fences(full: bool) -> String {
     }
 }
 
-/// Runs all steps, or those named.
+/// `cargo xtask ci`: runs all steps, or those named.
 pub fn run(arguments: &[String]) -> ExitCode {
+    steps("ci", false, arguments)
+}
+
+/// `cargo xtask test`: installs what the tests use, then runs all steps.
+pub fn run_after_setup(arguments: &[String]) -> ExitCode {
+    steps("test", true, arguments)
+}
+
+fn steps(chore: &str, with_setup: bool, arguments: &[String]) -> ExitCode {
     let (full, rest) = match arguments {
         [flag, rest @ ..] if flag == "--full" => (true, rest),
         rest => (false, rest),
     };
     let Some(only) = Only::parse(rest) else {
-        eprintln!("cargo xtask ci [--full] [--only STEP,STEP…]");
+        eprintln!("cargo xtask {chore} [--full] [--only STEP,STEP…]");
         return ExitCode::from(2);
     };
     let mut steps = Steps::new(only);
-    steps.step("setup", setup::install);
+    if with_setup {
+        steps.step("setup", setup::install);
+    }
     steps.step("format", || succeed(&mut cargo(&["fmt", "--all", "--check"])).and_then(|()| passed()));
     steps.step("links", links::judge);
     steps.step("requirements", requirements::judge);
