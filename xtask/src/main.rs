@@ -71,7 +71,11 @@ const CHORES: &[Chore] = &[
         help: "hold the core's instruction counts against the baseline; --write stores a new one",
         run: perf_gate::run,
     },
-    Chore { name: "setup", help: "install the programs that the tests use (Debian, PyPI)", run: setup::run },
+    Chore {
+        name: "setup",
+        help: "install the programs that the tests use (Debian, PyPI, crates.io)",
+        run: setup::run,
+    },
     Chore { name: "test", help: "setup, then ci, with the arguments of ci", run: ci::run_after_setup },
 ];
 
