@@ -66,6 +66,12 @@ fn steps(chore: &str, with_setup: bool, arguments: &[String]) -> ExitCode {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
         succeed(doc.env("RUSTDOCFLAGS", "-D warnings")).and_then(|()| passed())
     });
+    steps.step("lean-binary", || {
+        // The features of everything else as in the step before, so that only the binary is compiled.
+        let features = ["--no-default-features", "--features", "tenure-fence/default"];
+        let arguments = [&["check", "--quiet", "--workspace", "--bin", "tenure"][..], &features].concat();
+        succeed(&mut cargo(&arguments)).and_then(|()| passed())
+    });
     steps.step("tests", || tests(full));
     if full {
         steps.step("fuzz", || fuzz::judge(fuzz::SECONDS_FULL, &[]));
