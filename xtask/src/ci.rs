@@ -1,5 +1,5 @@
-//! `cargo xtask ci`: judges everything, installs nothing, writes nothing but build output. The cheap steps come
-//! first, so that a slip in a document is told within a second. `cargo xtask test` is `setup` and then this.
+//! `cargo xtask ci`: judges everything, installs nothing, writes nothing but build output. The cheap steps
+//! come first, so that a slip in a document is told at once. `cargo xtask test` is `setup`, then this.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, ExitCode, Stdio};
@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use crate::needs::find;
 use crate::steps::{Judged, Only, Steps, Verdict, passed};
 use crate::workspace::{cargo, root, succeed, target};
-use crate::{crate_table, fuzz, links, purity, requirements, setup, surface};
+use crate::{crate_table, fuzz, links, purity, requirements, setup, sim, surface};
 
 /// Tests that print a line starting so have counted themselves as skipped.
 const SKIPPED: &str = "skipped: ";
@@ -73,6 +73,7 @@ fn steps(chore: &str, with_setup: bool, arguments: &[String]) -> ExitCode {
         succeed(&mut cargo(&arguments)).and_then(|()| passed())
     });
     steps.step("tests", || tests(full));
+    steps.step("simulation", || simulation(full));
     if full {
         steps.step("fuzz", || fuzz::judge(fuzz::SECONDS_FULL, &[]));
     }
@@ -121,9 +122,27 @@ impl Told {
     }
 }
 
-/// All tests of the workspace, doc tests among them.
+/// All tests of the workspace but the simulator's, doc tests among them.
 fn tests(full: bool) -> Judged {
-    let mut test = cargo(&["test", "--workspace", "--features", &fences(full), "--no-fail-fast"]);
+    let mut test = cargo(&["test", "--workspace", "--exclude", "tenure-sim", "--features", &fences(full)]);
+    if !full && root().join("crates/cli/tests").is_dir() {
+        // This very command builds the binary for the integration tests of `cli`, so the end-to-end
+        // tests need not build it again with other features.
+        test.env("TENURE_BIN", target().join("debug/tenure"));
+    }
+    run_tests(test, full)
+}
+
+/// The tests of the simulator: a build of its own, with the flag that nothing else has.
+fn simulation(full: bool) -> Judged {
+    let mut test = sim::cargo_for_simulator("test")?;
+    // It skips only without that flag, and here that would be a mistake.
+    test.env("TENURE_TEST_NO_SKIP", "1");
+    run_tests(test, full)
+}
+
+fn run_tests(mut test: Command, full: bool) -> Judged {
+    test.arg("--no-fail-fast");
     // What would make the next build faster is written once for every test program: more bytes than all
     // programs together, and on a fresh machine there is no next build.
     if std::env::var_os("CARGO_INCREMENTAL").is_none() {
@@ -131,10 +150,6 @@ fn tests(full: bool) -> Judged {
     }
     if full {
         test.env("TENURE_TEST_FULL", "1");
-    } else if root().join("crates/cli/tests").is_dir() {
-        // This very command builds the binary for the integration tests of `cli`, so the end-to-end
-        // tests need not build it again with other features.
-        test.env("TENURE_BIN", target().join("debug/tenure"));
     }
     let mut child = test
         .stdout(Stdio::piped())

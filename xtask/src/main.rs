@@ -1,5 +1,5 @@
-//! Chores, one file each. `setup` installs what the tests need; `ci` judges, installs nothing and writes nothing
-//! but build output; `test` does both; `fix` writes what can be written by a machine.
+//! Chores, one file each. `setup` installs what the tests need; `ci` judges, installs nothing and writes
+//! nothing but build output; `test` does both; `fix` writes what can be written by a machine.
 //!
 //! This crate is compiled cold before anything else, so it uses the standard library alone.
 

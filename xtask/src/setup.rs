@@ -115,8 +115,8 @@ fn install_python(packages: &[&str]) -> Result<(), String> {
     succeed(&mut pip)
 }
 
-/// Built without optimisation and without tables for a debugger: these programs run for seconds, and building them as
-/// they are shipped takes several times as long.
+/// Built without optimisation and without tables for a debugger: these programs run for seconds, and building
+/// them as they are shipped takes several times as long.
 fn install_crates(crates: &[&str]) -> Result<(), String> {
     let mut install = cargo(&["install", "--quiet", "--locked", "--debug", "--root"]);
     install.arg(cargo_environment()).args(crates);
