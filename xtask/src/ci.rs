@@ -1,14 +1,14 @@
-//! `cargo xtask ci`: judges everything, writes nothing but build output. The cheap steps come first, so
-//! that a slip in a document is told within a second.
+//! `cargo xtask ci`: judges everything, installs nothing, writes nothing but build output. The cheap steps
+//! come first, so that a slip in a document is told at once. `cargo xtask test` is `setup`, then this.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Mutex;
 
 use crate::needs::find;
 use crate::steps::{Judged, Only, Steps, Verdict, passed};
 use crate::workspace::{cargo, root, succeed, target};
-use crate::{fuzz, links, purity, requirements, setup, surface};
+use crate::{crate_table, fuzz, links, purity, requirements, setup, sim, surface};
 
 /// Tests that print a line starting so have counted themselves as skipped.
 const SKIPPED: &str = "skipped: ";
@@ -27,21 +27,33 @@ fn fences(full: bool) -> String {
     }
 }
 
-/// Runs all steps, or those named.
+/// `cargo xtask ci`: runs all steps, or those named.
 pub fn run(arguments: &[String]) -> ExitCode {
+    steps("ci", false, arguments)
+}
+
+/// `cargo xtask test`: installs what the tests use, then runs all steps.
+pub fn run_after_setup(arguments: &[String]) -> ExitCode {
+    steps("test", true, arguments)
+}
+
+fn steps(chore: &str, with_setup: bool, arguments: &[String]) -> ExitCode {
     let (full, rest) = match arguments {
         [flag, rest @ ..] if flag == "--full" => (true, rest),
         rest => (false, rest),
     };
     let Some(only) = Only::parse(rest) else {
-        eprintln!("cargo xtask ci [--full] [--only STEP,STEP…]");
+        eprintln!("cargo xtask {chore} [--full] [--only STEP,STEP…]");
         return ExitCode::from(2);
     };
     let mut steps = Steps::new(only);
-    steps.step("setup", setup::install);
+    if with_setup {
+        steps.step("setup", setup::install);
+    }
     steps.step("format", || succeed(&mut cargo(&["fmt", "--all", "--check"])).and_then(|()| passed()));
     steps.step("links", links::judge);
     steps.step("requirements", requirements::judge);
+    steps.step("crate-table", crate_table::judge);
     steps.step("public-api", surface::judge);
     steps.step("pure-core", purity::judge);
     steps.step("licences", licences);
@@ -54,7 +66,14 @@ pub fn run(arguments: &[String]) -> ExitCode {
         let mut doc = cargo(&["doc", "--workspace", "--no-deps", "--quiet"]);
         succeed(doc.env("RUSTDOCFLAGS", "-D warnings")).and_then(|()| passed())
     });
+    steps.step("lean-binary", || {
+        // The features of everything else as in the step before, so that only the binary is compiled.
+        let features = ["--no-default-features", "--features", "tenure-fence/default"];
+        let arguments = [&["check", "--quiet", "--workspace", "--bin", "tenure"][..], &features].concat();
+        succeed(&mut cargo(&arguments)).and_then(|()| passed())
+    });
     steps.step("tests", || tests(full));
+    steps.step("simulation", || simulation(full));
     if full {
         steps.step("fuzz", || fuzz::judge(fuzz::SECONDS_FULL, &[]));
     }
@@ -63,10 +82,12 @@ pub fn run(arguments: &[String]) -> ExitCode {
 
 /// Licences, bans and sources; advisories would need a database from the network.
 fn licences() -> Judged {
-    if find("cargo-deny").is_none() {
-        return Ok(Verdict::Skipped("cargo-deny is not installed".into()));
-    }
-    succeed(&mut cargo(&["deny", "--all-features", "check", "licenses", "bans", "sources"]))?;
+    let Some(deny) = find("cargo-deny") else {
+        return Ok(Verdict::Skipped("cargo-deny is not installed; `cargo xtask setup` installs it".into()));
+    };
+    let mut check = Command::new(deny);
+    check.args(["--all-features", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"]);
+    succeed(check.current_dir(root()))?;
     passed()
 }
 
@@ -101,9 +122,27 @@ impl Told {
     }
 }
 
-/// All tests of the workspace, doc tests among them.
+/// All tests of the workspace but the simulator's, doc tests among them.
 fn tests(full: bool) -> Judged {
-    let mut test = cargo(&["test", "--workspace", "--features", &fences(full), "--no-fail-fast"]);
+    let mut test = cargo(&["test", "--workspace", "--exclude", "tenure-sim", "--features", &fences(full)]);
+    if !full && root().join("crates/cli/tests").is_dir() {
+        // This very command builds the binary for the integration tests of `cli`, so the end-to-end
+        // tests need not build it again with other features.
+        test.env("TENURE_BIN", target().join("debug/tenure"));
+    }
+    run_tests(test, full)
+}
+
+/// The tests of the simulator: a build of its own, with the flag that nothing else has.
+fn simulation(full: bool) -> Judged {
+    let mut test = sim::cargo_for_simulator("test")?;
+    // It skips only without that flag, and here that would be a mistake.
+    test.env("TENURE_TEST_NO_SKIP", "1");
+    run_tests(test, full)
+}
+
+fn run_tests(mut test: Command, full: bool) -> Judged {
+    test.arg("--no-fail-fast");
     // What would make the next build faster is written once for every test program: more bytes than all
     // programs together, and on a fresh machine there is no next build.
     if std::env::var_os("CARGO_INCREMENTAL").is_none() {
@@ -111,10 +150,6 @@ fn tests(full: bool) -> Judged {
     }
     if full {
         test.env("TENURE_TEST_FULL", "1");
-    } else if root().join("crates/cli/tests").is_dir() {
-        // This very command builds the binary for the integration tests of `cli`, so the end-to-end
-        // tests need not build it again with other features.
-        test.env("TENURE_BIN", target().join("debug/tenure"));
     }
     let mut child = test
         .stdout(Stdio::piped())

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::needs::find;
 use crate::steps::{Judged, Verdict};
-use crate::workspace::{cargo, files, output, root, shown, succeed, target};
+use crate::workspace::{cargo, files, host, root, shown, succeed, target};
 
 /// How long each target runs unless told otherwise.
 pub const SECONDS: u64 = 10;
@@ -22,8 +22,6 @@ pub const SECONDS_FULL: u64 = 600;
 
 /// Counters on every edge, a table that names them, and hints from comparisons: what the engine steers by.
 const FLAGS: &[&str] = &[
-    "--cfg",
-    "tokio_unstable",
     "--cfg",
     "fuzzing",
     "-Cpasses=sancov-module",
@@ -98,10 +96,8 @@ fn folder() -> PathBuf {
 
 /// Builds the targets; returns the folder that they lie in.
 fn build(targets: &[String]) -> Result<PathBuf, String> {
-    let compiler = output(Command::new("rustc").arg("-vV"))?;
-    let host = compiler.lines().find_map(|line| line.strip_prefix("host: ")).ok_or("rustc names no host")?;
-    // Naming the host as a target keeps the flags away from build scripts and macros, which are not fuzzed.
-    let mut build = cargo(&["build", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target", host]);
+    let host = host()?;
+    let mut build = cargo(&["build", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--target", &host]);
     build.args(targets.iter().flat_map(|target| ["--bin", target]));
     build.arg("--target-dir").arg(folder());
     build.env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\x1f")).env_remove("RUSTFLAGS");

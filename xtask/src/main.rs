@@ -1,11 +1,12 @@
-//! Chores, one file each. `ci` judges and writes nothing but build output; `fix` writes what can be
-//! written by a machine; `setup` installs what the tests need.
+//! Chores, one file each. `setup` installs what the tests need; `ci` judges, installs nothing and writes
+//! nothing but build output; `test` does both; `fix` writes what can be written by a machine.
 //!
 //! This crate is compiled cold before anything else, so it uses the standard library alone.
 
 mod bench_peers;
 mod chaos;
 mod ci;
+mod crate_table;
 mod damage;
 mod fix;
 mod fuzz;
@@ -41,7 +42,11 @@ const CHORES: &[Chore] = &[
         help: "measure Tenure, etcd, ZooKeeper and Redis side by side; --quick, --only, --help",
         run: bench_peers::run,
     },
-    Chore { name: "ci", help: "judge everything; --full runs the heavy variants of the tests", run: ci::run },
+    Chore {
+        name: "ci",
+        help: "judge everything, install nothing; --full runs the heavy variants of the tests",
+        run: ci::run,
+    },
     Chore {
         name: "damage",
         help: "damage the files of a stopped node and count what comes of it; --rounds N, --seed S, --serve",
@@ -72,7 +77,12 @@ const CHORES: &[Chore] = &[
         help: "upgrade three nodes from an older release under load, back and forth, then for good; --from REV",
         run: upgrade::run,
     },
-    Chore { name: "setup", help: "install the programs that the tests use (Debian, PyPI)", run: setup::run },
+    Chore {
+        name: "setup",
+        help: "install the programs that the tests use (Debian, PyPI, crates.io)",
+        run: setup::run,
+    },
+    Chore { name: "test", help: "setup, then ci, with the arguments of ci", run: ci::run_after_setup },
 ];
 
 fn main() -> ExitCode {

@@ -1,5 +1,5 @@
-//! What the tests use beyond Rust: the one table of it. A test that needs a program asks the harness
-//! whether it is there and counts itself as skipped if it is not; a new need is a new row here.
+//! What the tests and checks use beyond Rust: the one table of it. A test that needs a program asks the
+//! harness whether it is there and counts itself as skipped if it is not; a new need is a new row here.
 
 use std::path::PathBuf;
 
@@ -11,6 +11,8 @@ pub enum Source {
     Debian(&'static str),
     /// A Python package, installed into an environment of its own below the build output.
     PyPi(&'static str),
+    /// A crate, as `name@version`, built into a folder below the build output.
+    CratesIo(&'static str),
 }
 
 /// One program that tests use.
@@ -23,9 +25,14 @@ pub struct Need {
     pub source: Source,
 }
 
-/// Everything that the present tests use.
+/// Everything that the present tests and checks use.
 pub const NEEDS: &[Need] = &[
     Need { program: "c++", used_for: "building the fuzzing engine", source: Source::Debian("g++") },
+    Need {
+        program: "cargo-deny",
+        used_for: "checking the licences and sources of dependencies",
+        source: Source::CratesIo("cargo-deny@0.20.2"),
+    },
     Need {
         program: "chromium",
         used_for: "looking at the dashboard as a user does",
@@ -82,13 +89,18 @@ pub fn python_environment() -> PathBuf {
     target().join("tools").join("python")
 }
 
+/// The folder of programs that are built from crates.
+pub fn cargo_environment() -> PathBuf {
+    target().join("tools").join("cargo")
+}
+
 /// Where a program is, if it is there.
 pub fn find(program: &str) -> Option<PathBuf> {
     let search = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&search).collect();
     // An ordinary user's search path leaves these out, yet servers live there.
     folders.extend(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    folders.push(python_environment().join("bin"));
+    folders.extend([python_environment(), cargo_environment()].map(|environment| environment.join("bin")));
     // Debian keeps PostgreSQL's own programs out of everybody's way, one folder per version.
     folders.extend(postgres_folders());
     folders.into_iter().map(|folder| folder.join(program)).find(|path| path.is_file())

@@ -1,13 +1,13 @@
-//! Installs what the tests use, as far as this user may: Debian packages as root, Python packages into
-//! an environment below the build output. What cannot be installed is named with the line to type; it
-//! is no failure, because the tests that need it then count themselves as skipped.
+//! Installs what the tests use, as far as this user may: Debian packages as root, Python packages and crates
+//! into folders below the build output. What cannot be installed is named with the line to type; it is no
+//! failure, because the tests that need it then count themselves as skipped.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::needs::{NEEDS, Need, Source, find, python_environment};
+use crate::needs::{NEEDS, Need, Source, cargo_environment, find, python_environment};
 use crate::steps::{Judged, Verdict};
-use crate::workspace::{output, succeed};
+use crate::workspace::{cargo, output, succeed};
 
 /// `cargo xtask setup`.
 pub fn run(_arguments: &[String]) -> ExitCode {
@@ -43,11 +43,13 @@ pub fn install() -> Judged {
 pub fn install_needs(missing: &[&Need]) -> Vec<String> {
     let mut debian: Vec<&str> = Vec::new();
     let mut python: Vec<&str> = Vec::new();
+    let mut crates: Vec<&str> = Vec::new();
     for need in missing {
         eprintln!("    {} is missing ({})", need.program, need.used_for);
         match need.source {
             Source::Debian(package) => debian.push(package),
             Source::PyPi(package) => python.push(package),
+            Source::CratesIo(package) => crates.push(package),
         }
     }
     if !python.is_empty() && !python_can_make_environments() {
@@ -62,6 +64,11 @@ pub fn install_needs(missing: &[&Need]) -> Vec<String> {
     }
     if !python.is_empty()
         && let Err(why) = install_python(&python)
+    {
+        told.push(why);
+    }
+    if !crates.is_empty()
+        && let Err(why) = install_crates(&crates)
     {
         told.push(why);
     }
@@ -106,4 +113,15 @@ fn install_python(packages: &[&str]) -> Result<(), String> {
     let mut pip = Command::new(environment.join("bin/pip"));
     pip.args(["install", "--quiet", "--disable-pip-version-check"]).args(packages);
     succeed(&mut pip)
+}
+
+/// Built without optimisation and without tables for a debugger: these programs run for seconds, and building
+/// them as they are shipped takes several times as long.
+fn install_crates(crates: &[&str]) -> Result<(), String> {
+    let mut install = cargo(&["install", "--quiet", "--locked", "--debug", "--root"]);
+    install.arg(cargo_environment()).args(crates);
+    install.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_INCREMENTAL", "0");
+    // Built in a folder that cargo clears away, not among our own build output.
+    install.env_remove("CARGO_TARGET_DIR");
+    succeed(&mut install)
 }

@@ -26,7 +26,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
 
 /// The commit of the last release.
 fn last_release() -> Result<String, String> {
-    let text = std::fs::read_to_string(root().join("RELEASES")).map_err(|error| format!("RELEASES: {error}"))?;
+    let text =
+        std::fs::read_to_string(root().join("RELEASES")).map_err(|error| format!("RELEASES: {error}"))?;
     last_commit(&text).ok_or_else(|| "RELEASES names no release".to_owned())
 }
 

@@ -25,6 +25,14 @@ pub fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
+/// The target that this machine is. A build that names it keeps its flags away from build scripts and macros,
+/// which are then not built again, and has a folder of its own.
+pub fn host() -> Result<String, String> {
+    let compiler = output(Command::new("rustc").arg("-vV"))?;
+    let host = compiler.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(String::from).ok_or("rustc names no host".into())
+}
+
 /// Runs a command with our own standard streams; a failure names the command.
 pub fn succeed(command: &mut Command) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("{}: {error}", words(command)))?;

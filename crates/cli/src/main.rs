@@ -23,6 +23,7 @@ use failure::Failure;
 use output::Output;
 
 fn main() -> ExitCode {
+    #[cfg(feature = "demo")]
     if let Some(code) = commands::demo::actor() {
         return code;
     }
@@ -64,8 +65,10 @@ fn carry_out(command: Command, globals: &Globals, output: &Output) -> Result<Exi
         #[cfg(target_os = "linux")]
         Command::Run(_) | Command::Elect(_) => unreachable!("these end with the code of their command"),
         Command::Serve(args) => commands::serve::run(args, output),
+        #[cfg(feature = "demo")]
         Command::Demo(args) => commands::demo::run(args, output),
         Command::Agent(args) => commands::agent::run(args, globals, output),
+        #[cfg(feature = "bench")]
         Command::Bench(args) => commands::bench::run(args, globals, output),
         Command::Completions(args) => commands::completions::run(args),
         Command::Man(args) => commands::man::run(args, output),

@@ -275,9 +275,10 @@ fn the_first_command_serves_and_says_what_to_do_next() {
     child.wait().expect("a child can be waited for");
 
     // That command runs this test; here only that it is still called so.
-    assert_eq!(command(judge), "cargo xtask ci");
+    assert_eq!(command(judge), "cargo xtask test");
     assert!(document(".cargo/config.toml").contains("xtask = "), "cargo does not know xtask");
-    assert!(document("xtask/src/main.rs").contains("\"ci\""), "xtask does not know ci");
+    assert!(document("xtask/src/main.rs").contains("\"test\""), "xtask does not know test");
+    assert!(document(".ci/run").ends_with(&format!("\nexec {}\n", command(judge))), "CI runs something else");
 }
 
 /// The story that the README shows is told like that: the same sentences, whatever the numbers.

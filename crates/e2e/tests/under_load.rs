@@ -118,7 +118,8 @@ fn a_rolling_upgrade_loses_nothing_and_can_be_undone_until_the_raise() {
     assert_eq!(cluster.node(2).metric("tenure_format_upgrade_possible"), 1.0);
     let resting = |cluster: &Cluster, rest: u64| {
         let mut http = cluster.node(1).http();
-        let grant = http.post("/v1/leases/rests:acquire", &json!({"holder": "r", "ttl_ms": 60_000})).expect(200);
+        let grant =
+            http.post("/v1/leases/rests:acquire", &json!({"holder": "r", "ttl_ms": 60_000})).expect(200);
         let body = json!({"session": grant["session"], "rest_ms": rest});
         http.post("/v1/leases/rests:release", &body)
     };

@@ -354,7 +354,12 @@ impl Twin {
             // Of a session that never was.
             Mail::Chatter => {
                 let nobody = SessionId { number: SessionNumber::new(99), secret: Secret::new([99; 16]) };
-                Command::Release { by: Caller::unnumbered(nobody), resource: resource(), token: None, rest: None }
+                Command::Release {
+                    by: Caller::unnumbered(nobody),
+                    resource: resource(),
+                    token: None,
+                    rest: None,
+                }
             }
             Mail::Renew { .. } | Mail::Noise => unreachable!("renewals ride apart"),
         }

@@ -105,7 +105,9 @@ pub(crate) fn failed(failure: Failure) -> ApiError {
         Failure::Stopping => stopping(),
         Failure::NeedsUpgrade { agreed } => ApiError::new(
             Code::UpgradeNeeded,
-            format!("the cluster has agreed on format version {agreed}, which cannot say this; nothing was done"),
+            format!(
+                "the cluster has agreed on format version {agreed}, which cannot say this; nothing was done"
+            ),
         )
         .hint("when every node runs this release, run `tenure cluster upgrade`"),
     }

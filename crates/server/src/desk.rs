@@ -11,8 +11,8 @@ use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tenure_clock::Clock;
 use tenure_core::{
-    Answer, Command, FormatVersion, Line, Message, Moment, Office, OfficeLimits, Renewal, RenewalAnswer, Sealed, Settings,
-    Turned, Waiting,
+    Answer, Command, FormatVersion, Line, Message, Moment, Office, OfficeLimits, Renewal, RenewalAnswer,
+    Sealed, Settings, Turned, Waiting,
 };
 use tenure_replica::{Alarm, Execution, Leadership, ProposeError, Replica, look_out};
 use tokio::sync::mpsc;

@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{AcquireBy, Answer, Command, FormatVersion, Machine, Renewal, RenewalAnswer, Secret, SessionId, TransmissionId};
+use tenure_core::{
+    AcquireBy, Answer, Command, FormatVersion, Machine, Renewal, RenewalAnswer, Secret, SessionId,
+    TransmissionId,
+};
 use tenure_replica::{Entropy, Leadership, NodeId, Replica, Status};
 use tokio::sync::{oneshot, watch};
 
@@ -103,7 +106,11 @@ impl Node {
     }
 
     /// Puts an encoded command through this node's own desk.
-    pub(crate) async fn submit_here(&self, version: FormatVersion, encoded: Vec<u8>) -> Result<Answer, Failure> {
+    pub(crate) async fn submit_here(
+        &self,
+        version: FormatVersion,
+        encoded: Vec<u8>,
+    ) -> Result<Answer, Failure> {
         // Another node made these bytes; what is put into the log must be readable by all.
         let command = tenure_wire::decode_command(version, &encoded).map_err(|error| Failure::Unknown {
             reason: format!("a forwarded command is unreadable: {error}"),

@@ -84,7 +84,8 @@ impl StateMachine for Replicated {
     fn apply(&mut self, _index: u64, _term: u64, entry: &[u8]) -> AppliedEntry {
         // The bytes have passed their checksums and a leader of this cluster made them. What cannot be
         // read must not be skipped: this node would then agree with nobody.
-        let entry = tenure_wire::decode_entry(self.newest, entry).unwrap_or_else(|error| panic!("cannot apply: {error}"));
+        let entry = tenure_wire::decode_entry(self.newest, entry)
+            .unwrap_or_else(|error| panic!("cannot apply: {error}"));
         let applied = self.machine.apply(entry);
         let format = self.machine.format();
         self.agreed.set(format.get().into());
@@ -119,7 +120,10 @@ impl StateMachine for Replicated {
                 Machine::from_state(*state).expect("a state taken from a machine is sound")
             }
         };
-        assert!(machine.format() <= self.newest, "a newer tenure wrote this snapshot: run that version on this node");
+        assert!(
+            machine.format() <= self.newest,
+            "a newer tenure wrote this snapshot: run that version on this node"
+        );
         self.agreed.set(machine.format().get().into());
         let old = std::mem::replace(&mut self.machine, machine);
         // Freeing a million sessions takes most of a second, in which nothing would be applied.
@@ -140,7 +144,8 @@ mod tests {
     #[test]
     fn a_leader_with_a_fast_clock_is_noticed_and_a_snapshot_is_not() {
         let clock = ManualClock::new();
-        let mut replicated = Replicated::new(Hub::new(), Arc::new(clock.clone()), Agreed::default(), FormatVersion::NEWEST);
+        let mut replicated =
+            Replicated::new(Hub::new(), Arc::new(clock.clone()), Agreed::default(), FormatVersion::NEWEST);
         let apply = |replicated: &mut Replicated, ahead: Duration| {
             clock.advance(Duration::from_secs(1));
             let at = replicated.machine().time().plus(Duration::from_secs(1) + ahead);

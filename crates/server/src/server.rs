@@ -10,7 +10,8 @@ use futures_util::future::BoxFuture;
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{FormatVersion, Moment, Settings};
 use tenure_replica::{
-    Agreed, Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork, Timing, Versions,
+    Agreed, Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork, Timing,
+    Versions,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

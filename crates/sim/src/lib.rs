@@ -2,7 +2,8 @@
 //! network, disks and chance are made up.
 //!
 //! A run decides nothing about leases. It breaks things, writes down what everybody saw, and lets `tenure_checker`
-//! judge. The same seed writes the same lines, twice; a failure is one number to replay.
+//! judge. The same seed writes the same lines, twice; a failure is one number to replay. That takes a build
+//! with `--cfg tokio_unstable`, as `cargo xtask sim` makes it. Any other build of this crate runs no seed.
 //!
 //! Start reading at `run.rs`; then `net.rs` and `host.rs` for the world, `workload.rs` for its people, `faults.rs` for what
 //! happens to them, `operator.rs` for whoever has to look after it all, and `ending.rs` for what is judged.
@@ -23,5 +24,5 @@ mod upgrade;
 mod workload;
 
 pub use coverage::Coverage;
-pub use host::QUIET_THREAD;
+pub use host::{QUIET_THREAD, SEEDED};
 pub use run::{Outcome, run_seed, run_upgrade, run_with_packets};

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_sim::{Coverage, Outcome, QUIET_THREAD, run_seed, run_upgrade, run_with_packets};
+use tenure_sim::{Coverage, Outcome, QUIET_THREAD, SEEDED, run_seed, run_upgrade, run_with_packets};
 
 const USAGE: &str = "\
 Runs whole clusters in simulation, one per seed, and judges what their clients saw.
@@ -41,6 +41,12 @@ fn main() -> ExitCode {
     if arguments.iter().any(|argument| matches!(argument.as_str(), "--help" | "-h")) {
         print!("{USAGE}");
         return ExitCode::SUCCESS;
+    }
+    if !SEEDED {
+        eprintln!(
+            "built without --cfg tokio_unstable, so no seed could be replayed; `cargo xtask sim` has it"
+        );
+        return ExitCode::FAILURE;
     }
     match parse(&arguments) {
         Some(wanted) => run(&wanted),

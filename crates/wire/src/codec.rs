@@ -289,17 +289,23 @@ pub(crate) trait Coded: Sized {
 
 /// One field of a record: stored always, or since a version.
 macro_rules! field {
-    (put $field:ident, $out:ident) => { $field.put($out) };
+    (put $field:ident, $out:ident) => {
+        $field.put($out)
+    };
     (put $field:ident, $out:ident, $since:literal) => {
         if $out.version.get() >= $since {
             $field.put($out)
         }
     };
-    (take $input:ident) => { $crate::codec::Coded::take($input)? };
+    (take $input:ident) => {
+        $crate::codec::Coded::take($input)?
+    };
     (take $input:ident, $since:literal) => {
         if $input.version.get() >= $since { $crate::codec::Coded::take($input)? } else { Default::default() }
     };
-    (fits $field:ident, $version:ident) => { $crate::codec::Coded::fits($field, $version) };
+    (fits $field:ident, $version:ident) => {
+        $crate::codec::Coded::fits($field, $version)
+    };
     (fits $field:ident, $version:ident, $since:literal) => {
         if $version.get() >= $since {
             $crate::codec::Coded::fits($field, $version)
@@ -733,10 +739,7 @@ mod tests {
     #[test]
     fn fixed_texts_come_back_as_such() {
         survives("leases_per_session_max");
-        assert!(
-            <&'static str>::take(&mut reader(&coded(&Arc::<str>::from("x".repeat(513)))))
-                .is_err()
-        );
+        assert!(<&'static str>::take(&mut reader(&coded(&Arc::<str>::from("x".repeat(513))))).is_err());
     }
 
     #[derive(Debug, Default, PartialEq)]

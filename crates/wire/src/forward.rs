@@ -144,7 +144,10 @@ pub fn encode_forwarded(version: FormatVersion, request: &Forwarded) -> Vec<u8> 
 }
 
 /// Reads a forwarded request and the version that it was written in; nothing may follow it.
-pub fn decode_forwarded(newest: FormatVersion, bytes: &[u8]) -> Result<(FormatVersion, Forwarded), WireError> {
+pub fn decode_forwarded(
+    newest: FormatVersion,
+    bytes: &[u8],
+) -> Result<(FormatVersion, Forwarded), WireError> {
     decode(REQUEST, newest, bytes)
 }
 

@@ -7,9 +7,9 @@ use std::cmp::Reverse;
 
 use tenure_core::{
     Acquire, AcquireBy, Caller, ClusterTime, Command, Compare, CompareField, CompareOp, Done, EndReason,
-    FenceName, FormatVersion, Generation, Grant, Guard, HolderName, Holding, KindSetting, Limits, Mode, Nonce, Open,
-    Operation, Policies, Refusal, Register, RegisterKey, ResourceName, Revision, Scope, Secret, SessionId,
-    SessionNumber, Settings, Slot, Token, TransmissionId, Wait, WallTime, Write,
+    FenceName, FormatVersion, Generation, Grant, Guard, HolderName, Holding, KindSetting, Limits, Mode,
+    Nonce, Open, Operation, Policies, Refusal, Register, RegisterKey, ResourceName, Revision, Scope, Secret,
+    SessionId, SessionNumber, Settings, Slot, Token, TransmissionId, Wait, WallTime, Write,
 };
 
 use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record, token_of};
@@ -42,7 +42,8 @@ impl Coded for FormatVersion {
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
         let number = input.byte()?;
-        FormatVersion::known(number).ok_or_else(|| input.corrupt(format!("there is no format version {number}")))
+        FormatVersion::known(number)
+            .ok_or_else(|| input.corrupt(format!("there is no format version {number}")))
     }
 }
 

@@ -10,12 +10,12 @@
 
 use std::io::{self, Read, Write};
 
+use tenure_core::FormatVersion;
 use tenure_core::state::{
     Answers, Content, EndedNews, FenceRecord, Hold, HoldMore, Key, Notice, Place, Pulse, RegisterNumber,
     RegisterRecord, Remembered, RememberedGrant, Resource, ResourceMore, ResourceNumber, Session,
     SessionMore, Shelf, SigningKey, State, Totals, Transition, UsedNonce, Waiter, WaiterNumber,
 };
-use tenure_core::FormatVersion;
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record, version_of};

@@ -33,7 +33,7 @@ Exit codes:
   130 and 143: an `acquire` was ended by SIGINT or SIGTERM, and has given back its place in line
   `run` and `elect` pass on the code of their command, and add 100 to these for their own failures.";
 
-/// The groups in which commands are listed, in order.
+/// The groups in which commands are listed, in order; a build may leave some of them out.
 pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Hold", &["run", "elect", "acquire", "release", "transfer", "revoke", "session"]),
     ("Look", &["get", "leader", "ls", "watch", "history", "explain", "top"]),
@@ -48,11 +48,14 @@ pub fn grouped(definition: clap::Command) -> clap::Command {
     let width = definition.get_subcommands().map(|command| command.get_name().len()).max().unwrap_or(0);
     let mut commands = String::new();
     for (heading, names) in GROUPS {
+        let mut built = names.iter().filter_map(|name| definition.find_subcommand(name)).peekable();
+        if built.peek().is_none() {
+            continue;
+        }
         writeln!(commands, "{heading}:").expect("a string takes every write");
-        for name in names {
-            let command = definition.find_subcommand(name);
-            let about =
-                command.and_then(|command| command.get_about()).map(ToString::to_string).unwrap_or_default();
+        for command in built {
+            let name = command.get_name();
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
             writeln!(commands, "  {name:width$}  {about}").expect("a string takes every write");
         }
         commands.push('\n');

@@ -76,8 +76,10 @@ pub enum Command {
     #[command(flatten)]
     Store(StoreCommand),
     /// Tell a story: what goes wrong without the protection, and what happens with it
+    #[cfg(feature = "demo")]
     Demo(commands::demo::Args),
     /// Put load on a store and measure it: this one, or a peer by the same driver
+    #[cfg(feature = "bench")]
     Bench(commands::bench::Args),
     /// Print the completions of a shell
     Completions(commands::completions::Args),

@@ -2,9 +2,11 @@
 
 pub mod acquire;
 pub mod agent;
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod cluster;
 pub mod completions;
+#[cfg(feature = "demo")]
 pub mod demo;
 #[cfg(target_os = "linux")]
 pub mod elect;

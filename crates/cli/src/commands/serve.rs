@@ -9,8 +9,8 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use serde_json::json;
-use tenure_core::FormatVersion;
 use tenure_client::DEFAULT_PORT;
+use tenure_core::FormatVersion;
 use tenure_server::{Config, Server};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -345,7 +345,9 @@ impl fmt::Display for LogFormat {
 
 fn parse_format(text: &str) -> Result<FormatVersion, String> {
     let known = text.parse().ok().and_then(FormatVersion::known);
-    known.ok_or_else(|| format!("this build knows versions {} to {}", FormatVersion::OLDEST, FormatVersion::NEWEST))
+    known.ok_or_else(|| {
+        format!("this build knows versions {} to {}", FormatVersion::OLDEST, FormatVersion::NEWEST)
+    })
 }
 
 #[cfg(test)]

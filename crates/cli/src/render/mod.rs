@@ -1,5 +1,6 @@
 //! Formats for eyes: tables, colours, sentences. Takes values and gives text; writes nothing, asks nothing.
 
+#[cfg(feature = "bench")]
 pub mod bench;
 pub mod events;
 pub mod explain;

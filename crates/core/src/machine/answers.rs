@@ -379,7 +379,8 @@ mod tests {
         let third = ask(&mut machine, 4, acquire(4, "c"));
         assert_eq!(forms(&machine), [true, true, true]);
         assert_eq!(ask(&mut machine, 5, acquire(2, "a")), first, "held");
-        let release = Command::Release { by: by(5), resource: "b".parse().expect("a name"), token: None, rest: None };
+        let release =
+            Command::Release { by: by(5), resource: "b".parse().expect("a name"), token: None, rest: None };
         ask(&mut machine, 6, release).expect("released");
         assert_eq!(forms(&machine), [true, false, true, false]);
         assert_eq!(ask(&mut machine, 7, acquire(3, "b")), second, "no longer held");

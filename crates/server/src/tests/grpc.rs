@@ -88,8 +88,12 @@ async fn sessions_and_leases() {
         sessions.renew(proto::SessionRenewRequest { renewals: renewals.into() }).await.unwrap().into_inner();
     assert_eq!((renewed.renewed[0].number, renewed.unknown.len()), (9, 1));
 
-    let release =
-        proto::ReleaseRequest { caller: caller(&opened.session), resource: "g/1".into(), token: Some(1), rest_ms: None };
+    let release = proto::ReleaseRequest {
+        caller: caller(&opened.session),
+        resource: "g/1".into(),
+        token: Some(1),
+        rest_ms: None,
+    };
     assert!(leases.release(release).await.unwrap().into_inner().released);
     let history =
         leases.history(proto::HistoryRequest { resource: "g/1".into(), limit: None }).await.unwrap();
@@ -170,7 +174,8 @@ async fn who_releases_hears_it_once_and_others_of_the_session_are_told() {
         let acquire = proto::StreamAcquire { resources: vec!["g/1".into()], ..Default::default() };
         let granted = one.ask(session, Some(2 * round + 1), Asked::Acquire(acquire)).await;
         assert!(matches!(granted, Content::Granted(_)), "nothing but the answer: {granted:?}");
-        let release = || Asked::Release(proto::StreamRelease { resource: "g/1".into(), token: None, rest_ms: None });
+        let release =
+            || Asked::Release(proto::StreamRelease { resource: "g/1".into(), token: None, rest_ms: None });
         let released = one.ask(session, Some(2 * round + 2), release()).await;
         assert!(matches!(released, Content::Released(ref released) if released.released), "{released:?}");
         let Content::PushEnded(ended) = other.next().await else { panic!("the other one is not told") };

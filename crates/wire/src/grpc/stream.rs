@@ -223,7 +223,11 @@ mod tests {
     fn a_frame_needs_its_session_attached() {
         let frame = proto::ClientFrame {
             session: 7,
-            command: Some(Asked::Release(proto::StreamRelease { resource: "a".into(), token: None, rest_ms: None })),
+            command: Some(Asked::Release(proto::StreamRelease {
+                resource: "a".into(),
+                token: None,
+                rest_ms: None,
+            })),
             ..Default::default()
         };
         assert!(frame_command(frame.clone(), None, || Secret::new([0; 16])).is_err());

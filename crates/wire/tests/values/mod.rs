@@ -188,9 +188,8 @@ pub fn command() -> BoxedStrategy<Command> {
         nonce().prop_map(|nonce| Command::CancelNonce { nonce }),
         (of(session_id()), transmission())
             .prop_map(|(session, transmission)| Command::Undo { session, transmission }),
-        (caller(), resource(), of(token()), of(duration())).prop_map(|(by, resource, token, rest)| {
-            Command::Release { by, resource, token, rest }
-        }),
+        (caller(), resource(), of(token()), of(duration()))
+            .prop_map(|(by, resource, token, rest)| { Command::Release { by, resource, token, rest } }),
         Just(Command::Upgrade { to: FormatVersion::NEWEST }),
         (caller(), resource(), session()).prop_map(|(by, resource, to)| Command::Transfer {
             by,

@@ -157,8 +157,11 @@ async fn submit(commands: &Commands, command: Command) -> Result<Done, CallError
 
 async fn release(commands: &Commands, number: u64) -> Result<Done, CallError> {
     let resource = "r".parse().expect("a name");
-    submit(commands, Command::Release { by: caller(number), resource, token: Token::try_from(1u64).ok(), rest: None })
-        .await
+    submit(
+        commands,
+        Command::Release { by: caller(number), resource, token: Token::try_from(1u64).ok(), rest: None },
+    )
+    .await
 }
 
 /// A leader cut off from its peers took a release, and answered it when the cut was healed: nobody else was asked
