@@ -1,4 +1,5 @@
-//! A leader with registers: candidates stand in line, the leader counts on from where the last one stopped.
+//! A leader with registers: candidates wait in the queue, the leader counts on from where the last one
+//! stopped.
 //!
 //! The count lives in the store itself, in a register that only the token of the leader's lease can write: the store is its
 //! own fence, and the grant its barrier. Start it several times against one store and stop the leader with Ctrl-C or with

@@ -104,7 +104,7 @@ export class Watch {
     return () => this.#listeners.delete(listener);
   }
 
-  #tell(news) {
-    for (const listener of [...this.#listeners]) listener(news);
+  #tell(update) {
+    for (const listener of [...this.#listeners]) listener(update);
   }
 }

@@ -102,11 +102,11 @@ async function keepReading() {
   reading = false;
 }
 
-watch.listen((news) => {
-  if (news.type === "event") {
+watch.listen((update) => {
+  if (update.type === "event") {
     // What is on its way only looks older, so the youngest that an event ever looked is the best guess.
-    context.skew = Math.max(context.skew ?? -Infinity, Date.parse(news.event.at) - Date.now());
-    if (news.event.kind === "took_office") keepReading();
+    context.skew = Math.max(context.skew ?? -Infinity, Date.parse(update.event.at) - Date.now());
+    if (update.event.kind === "took_office") keepReading();
   } else {
     keepReading();
   }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use tenure_client::Lease;
 use tenure_core::{Fenced, Mark, Scope, Token};
 
-use super::Failure;
+use super::BoxError;
 
 /// Something that was sent under a lease.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct Stamped<T> {
 }
 
 /// Stamps it, if the lease still allows to.
-pub fn stamp<T>(lease: &Lease, body: T) -> Result<Stamped<T>, Failure> {
+pub fn stamp<T>(lease: &Lease, body: T) -> Result<Stamped<T>, BoxError> {
     let permit = lease.permit()?;
     Ok(Stamped { scope: permit.scope().clone(), token: permit.token(), body })
 }
@@ -43,11 +43,11 @@ impl Inlet {
     }
 
     /// Takes it in and does what it says, or counts it as refused.
-    pub fn take<T>(&mut self, stamped: Stamped<T>, then: impl FnOnce(T)) -> bool {
+    pub fn take<T>(&mut self, stamped: Stamped<T>, callback: impl FnOnce(T)) -> bool {
         let mark = self.marks.entry(stamped.scope).or_default();
         let fresh = mark.write(stamped.token).is_ok();
         if fresh {
-            then(stamped.body);
+            callback(stamped.body);
         } else {
             self.refused += 1;
         }

@@ -12,4 +12,4 @@ pub mod saga;
 pub mod shards;
 
 /// Whatever went wrong.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tenure_client::Session;
 
-use super::Failure;
+use super::BoxError;
 
 /// Uses one slot of the pool for so long, in turn. Says which one it was.
-pub async fn job(session: &Session, pool: &str, slots: u32, length: Duration) -> Result<u32, Failure> {
+pub async fn job(session: &Session, pool: &str, slots: u32, length: Duration) -> Result<u32, BoxError> {
     let lease = session.semaphore(pool, slots).acquire().wait().await?;
     let slot = lease.scope().slot.ok_or("a semaphore grants slots")?;
     let permit = lease.permit()?;

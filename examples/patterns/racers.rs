@@ -2,7 +2,7 @@
 
 use tenure_client::{Client, Session};
 
-use super::Failure;
+use super::BoxError;
 
 const RESOURCE: &str = "race/prize";
 
@@ -16,7 +16,7 @@ pub struct Race {
 }
 
 /// Both ask in the same moment; whoever loses is told who holds it.
-pub async fn race(racers: &[Session; 2]) -> Result<Race, Failure> {
+pub async fn race(racers: &[Session; 2]) -> Result<Race, BoxError> {
     let (first, second) = tokio::join!(racers[0].acquire(RESOURCE), racers[1].acquire(RESOURCE));
     let (winner, lease) = match (first, second) {
         (Ok(lease), Err(lost)) if lost.is_held() => (0, lease),
@@ -32,7 +32,7 @@ pub async fn race(racers: &[Session; 2]) -> Result<Race, Failure> {
 
 /// The same with nothing but a register: written only if it does not exist yet. Exclusive, too, but it has neither an end
 /// nor a token: whoever wins and dies has won for ever.
-pub async fn race_by_hand(client: &Client, key: &str) -> Result<[bool; 2], Failure> {
+pub async fn race_by_hand(client: &Client, key: &str) -> Result<[bool; 2], BoxError> {
     let (one, other) = (client.registers(), client.registers());
     let absent = Default::default();
     let (first, second) = tokio::join!(one.put_if(key, "first", absent), other.put_if(key, "second", absent));

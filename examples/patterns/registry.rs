@@ -3,7 +3,7 @@
 
 use tenure_client::{Client, Lease, Session};
 
-use super::Failure;
+use super::BoxError;
 
 /// An instance that is listed for as long as its session lives.
 pub struct Listed {
@@ -13,7 +13,7 @@ pub struct Listed {
 
 /// Lists an instance under its name. The name is leased, so that two instances cannot go by the same one; the address is
 /// an ephemeral register, so that it is gone in the very entry in which the session ends.
-pub async fn list(client: &Client, name: &str, address: &str) -> Result<Listed, Failure> {
+pub async fn list(client: &Client, name: &str, address: &str) -> Result<Listed, BoxError> {
     let session = client.session().holder(address).open().await?;
     let place = session.acquire(name).await?;
     let permit = place.permit()?;
@@ -23,13 +23,13 @@ pub async fn list(client: &Client, name: &str, address: &str) -> Result<Listed, 
 }
 
 /// The mistake: a plain register, written once and attached to nothing.
-pub async fn list_carelessly(client: &Client, name: &str, address: &str) -> Result<(), Failure> {
+pub async fn list_carelessly(client: &Client, name: &str, address: &str) -> Result<(), BoxError> {
     client.registers().put(name, address).await?;
     Ok(())
 }
 
 /// Where an instance is, if it is.
-pub async fn find(client: &Client, name: &str) -> Result<Option<String>, Failure> {
+pub async fn find(client: &Client, name: &str) -> Result<Option<String>, BoxError> {
     let value = client.registers().get(name).await?.value;
     Ok(value.map(|value| String::from_utf8_lossy(&value).into_owned()))
 }

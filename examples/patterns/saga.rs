@@ -7,7 +7,7 @@
 
 use tenure_client::{Client, Lease};
 
-use super::Failure;
+use super::BoxError;
 
 /// What other systems do. Asked twice under one key, they do it once.
 pub trait World {
@@ -31,14 +31,15 @@ pub enum Ended {
     LeftTo(usize),
 }
 
-/// Stands in line for the saga, and drives it from where the last driver left it. `stops_before` is where this driver dies.
+/// Waits in the queue for the saga, and drives it from where the last driver left it. `stops_before` is where
+/// this driver dies.
 pub async fn drive(
     client: &Client,
     driver: &str,
     saga: &str,
     world: &mut impl World,
     stops_before: Option<usize>,
-) -> Result<Ended, Failure> {
+) -> Result<Ended, BoxError> {
     let session = client.session().holder(driver).open().await?;
     let lease = session.acquire(format!("saga/{saga}")).wait().await?;
     // The grant is the barrier of the registers: nothing that an earlier driver sent can change the journal any more.
@@ -64,7 +65,7 @@ pub async fn drive(
     Ok(Ended::Done)
 }
 
-async fn journal(client: &Client, saga: &str) -> Result<usize, Failure> {
+async fn journal(client: &Client, saga: &str) -> Result<usize, BoxError> {
     let value = client.registers().get(format!("saga/{saga}/done")).await?.value;
     Ok(match value {
         None => 0,
@@ -72,7 +73,7 @@ async fn journal(client: &Client, saga: &str) -> Result<usize, Failure> {
     })
 }
 
-async fn write_down(client: &Client, lease: &Lease, saga: &str, done: usize) -> Result<(), Failure> {
+async fn write_down(client: &Client, lease: &Lease, saga: &str, done: usize) -> Result<(), BoxError> {
     let permit = lease.permit()?;
     client.registers().guarded(&permit).put(format!("saga/{saga}/done"), done.to_string()).await?;
     Ok(())

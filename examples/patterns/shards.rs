@@ -3,7 +3,7 @@
 
 use tenure_client::{Lease, Session};
 
-use super::Failure;
+use super::BoxError;
 
 /// The name of a shard.
 pub fn name(shard: usize) -> String {
@@ -17,7 +17,7 @@ pub async fn take_share(
     shards: usize,
     share: usize,
     mut owned: Vec<Lease>,
-) -> Result<Vec<Lease>, Failure> {
+) -> Result<Vec<Lease>, BoxError> {
     let begin = usize::try_from(worker.number().get()).unwrap_or(0) * share;
     for offset in 0..shards {
         if owned.len() >= share {

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use tenure_client::Client;
-use tenure_examples::patterns::{Failure, deploy, messages, pool, racers, registry, saga, shards};
+use tenure_examples::patterns::{BoxError, deploy, messages, pool, racers, registry, saga, shards};
 
 const NAMES: [&str; 7] = ["racers", "deploy", "registry", "shards", "pool", "saga", "messages"];
 
 #[tokio::main]
-async fn main() -> Result<(), Failure> {
+async fn main() -> Result<(), BoxError> {
     let client = tenure_examples::client()?;
     let asked: Vec<String> = std::env::args().skip(1).collect();
     for name in asked.iter().map(String::as_str) {
@@ -32,7 +32,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-async fn tell_racers(client: &Client) -> Result<(), Failure> {
+async fn tell_racers(client: &Client) -> Result<(), BoxError> {
     let open = |name: &'static str| client.session().holder(name).open();
     let sessions = [open("racer-0").await?, open("racer-1").await?];
     let mut wins = [0, 0];
@@ -43,7 +43,7 @@ async fn tell_racers(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn tell_deploy(client: &Client) -> Result<(), Failure> {
+async fn tell_deploy(client: &Client) -> Result<(), BoxError> {
     let old = deploy::start(client, "v1").await?;
     old.write().await?;
     let straggler = old.straggler()?;
@@ -60,7 +60,7 @@ async fn tell_deploy(client: &Client) -> Result<(), Failure> {
     new.drain().await
 }
 
-async fn tell_registry(client: &Client) -> Result<(), Failure> {
+async fn tell_registry(client: &Client) -> Result<(), BoxError> {
     let listed = registry::list(client, "services/api/1", "10.0.0.7:80").await?;
     println!("  while it lives: {:?}", registry::find(client, "services/api/1").await?);
     listed.leave().await;
@@ -68,7 +68,7 @@ async fn tell_registry(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn tell_shards(client: &Client) -> Result<(), Failure> {
+async fn tell_shards(client: &Client) -> Result<(), BoxError> {
     let first = client.session().holder("worker-1").open().await?;
     let second = client.session().holder("worker-2").open().await?;
     let one = shards::take_share(&first, 8, 4, Vec::new()).await?;
@@ -81,7 +81,7 @@ async fn tell_shards(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn tell_pool(client: &Client) -> Result<(), Failure> {
+async fn tell_pool(client: &Client) -> Result<(), BoxError> {
     let (one, other) = (client.session().open().await?, client.session().open().await?);
     let third = client.session().open().await?;
     let work = |session| pool::job(session, "licences", 2, Duration::from_millis(300));
@@ -103,7 +103,7 @@ impl saga::World for Shop {
     }
 }
 
-async fn tell_saga(client: &Client) -> Result<(), Failure> {
+async fn tell_saga(client: &Client) -> Result<(), BoxError> {
     // A name of its own for every run: the journal of the last one is still there.
     let order = format!("order-{}", std::process::id());
     println!("  {:?}", saga::drive(client, "driver-1", &order, &mut Shop, Some(2)).await?);
@@ -111,7 +111,7 @@ async fn tell_saga(client: &Client) -> Result<(), Failure> {
     Ok(())
 }
 
-async fn tell_messages(client: &Client) -> Result<(), Failure> {
+async fn tell_messages(client: &Client) -> Result<(), BoxError> {
     let mut inlet = messages::Inlet::default();
     let session = client.session().holder("one").open().await?;
     let lease = session.acquire("prices/feed").await?;

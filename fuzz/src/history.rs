@@ -181,7 +181,7 @@ impl<'a> Author<'a> {
                 let guard = if self.choices.one_in(2) { Some(self.authority(machine).0) } else { None };
                 Command::Rebind { key: self.key(), guard }
             }
-            59 => Command::TookOffice { node: self.choices.number(), term: self.choices.number() },
+            59 => Command::BecameLeader { node: self.choices.number(), term: self.choices.number() },
             60 => Command::Configure(Box::new(self.settings(machine))),
             61 => self.restore(machine),
             62 => {
@@ -275,7 +275,7 @@ impl<'a> Author<'a> {
             0 => limits.cleared_per_entry_max = small,
             1 => limits.free_resources_max = small,
             2 => (limits.sessions_max, limits.waiters_max) = (small, small),
-            3 => (limits.news_per_session_max, limits.history_per_resource_max) = (small, small),
+            3 => (limits.ended_per_session_max, limits.history_per_resource_max) = (small, small),
             4 => (limits.answers_per_session_max, limits.leases_per_session_max) = (small, small),
             5 => (limits.events_max, limits.event_bytes_max) = (small, u64::from(small)),
             6 => (limits.registers_max, limits.pinned_resources_max) = (small, small),

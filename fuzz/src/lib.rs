@@ -27,7 +27,7 @@ pub fn acceptable(command: Command) {
 }
 
 /// Tells a refusal as both interfaces would.
-pub fn told(error: ApiError) {
+pub fn report(error: ApiError) {
     let _ = (error.to_string(), error.code.http_status());
     let _ = tonic::Status::from(error);
 }

@@ -46,7 +46,8 @@ impl Rig {
         let state = self.machine.capture();
         let mut bytes = Vec::new();
         write_snapshot(&state, &mut bytes).expect("memory takes every write");
-        let read = read_snapshot(FormatVersion::NEWEST, &mut bytes.as_slice()).expect("what was written is read");
+        let read =
+            read_snapshot(FormatVersion::NEWEST, &mut bytes.as_slice()).expect("what was written is read");
         assert_eq!(state_hash(&read), state_hash(&state), "a state changed by being written");
         self.machine = Machine::from_state(read).expect("what a machine made does not contradict itself");
     }

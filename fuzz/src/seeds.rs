@@ -167,8 +167,13 @@ pub fn messages() -> Vec<Vec<u8>> {
             .encode_to_vec(),
         acquire(proto::acquire_request::By::Opening(opening)).encode_to_vec(),
         acquire(by_caller).encode_to_vec(),
-        proto::ReleaseRequest { caller: caller.clone(), resource: resource.clone(), token: Some(17), rest_ms: None }
-            .encode_to_vec(),
+        proto::ReleaseRequest {
+            caller: caller.clone(),
+            resource: resource.clone(),
+            token: Some(17),
+            rest_ms: None,
+        }
+        .encode_to_vec(),
         proto::TransferRequest { caller: caller.clone(), resource: resource.clone(), to: 2 }.encode_to_vec(),
         proto::WriteRequest {
             caller,
@@ -217,7 +222,14 @@ pub fn stream() -> Vec<Vec<u8>> {
         frame(1, Command::Attach(proto::StreamAttach { secret: vec![7; 16], ..Default::default() })),
         frame(1, Command::Acquire(acquire)),
         frame(1, Command::Cancel(proto::StreamCancel { acquire: 3 })),
-        frame(1, Command::Release(proto::StreamRelease { resource: resource.clone(), token: Some(17), rest_ms: None })),
+        frame(
+            1,
+            Command::Release(proto::StreamRelease {
+                resource: resource.clone(),
+                token: Some(17),
+                rest_ms: None,
+            }),
+        ),
         frame(1, Command::Transfer(proto::StreamTransfer { resource, to: 2 })),
         frame(1, Command::Write(write)),
         frame(1, Command::Paused(proto::StreamPaused { paused_ms: 9 })),

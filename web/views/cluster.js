@@ -115,10 +115,10 @@ export function mount(root, context) {
     while (events.childElementCount > EVENTS_SHOWN) events.lastChild.remove();
   }
 
-  const silence = context.watch.listen((news) => {
-    if (news.type !== "event") return;
-    if (waiting) waiting.push(news.event);
-    else if (news.event.revision > newest) showEvent(news.event);
+  const silence = context.watch.listen((update) => {
+    if (update.type !== "event") return;
+    if (waiting) waiting.push(update.event);
+    else if (update.event.revision > newest) showEvent(update.event);
   });
   readRecent();
   context.onCluster.add(showCluster);

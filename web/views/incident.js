@@ -143,8 +143,8 @@ export function mount(root, context, _, parameters) {
 
   // While the window is open at its end, what happens comes in by itself.
   let planned = 0;
-  const silence = context.watch.listen((news) => {
-    if (state.to !== null || news.type === "lost") return;
+  const silence = context.watch.listen((update) => {
+    if (state.to !== null || update.type === "lost") return;
     clearTimeout(planned);
     planned = setTimeout(read, 500);
   });

@@ -221,10 +221,10 @@ export function mount(root, context, _, parameters) {
     }
   });
 
-  const silence = context.watch.listen((news) => {
-    if (news.type === "open") fullAt = 0;
-    if (news.type !== "event") return soon();
-    const name = news.event.resource ?? news.event.scope?.replace(/#\d+$/, "");
+  const silence = context.watch.listen((update) => {
+    if (update.type === "open") fullAt = 0;
+    if (update.type !== "event") return soon();
+    const name = update.event.resource ?? update.event.scope?.replace(/#\d+$/, "");
     if (name) {
       dirty.add(name);
       soon();

@@ -339,13 +339,13 @@ export function mount(root, context, resource) {
     read();
   }
 
-  const silence = context.watch.listen((news) => {
-    if (news.type === "open") return void read();
-    if (news.type !== "event") return;
-    const name = news.event.resource ?? news.event.scope?.replace(/#\d+$/, "");
+  const silence = context.watch.listen((update) => {
+    if (update.type === "open") return void read();
+    if (update.type !== "event") return;
+    const name = update.event.resource ?? update.event.scope?.replace(/#\d+$/, "");
     if (name !== resource) return;
-    if (news.event.kind === "refused") readPast();
-    if (news.event.kind === "granted") state.granted.set(news.event.token, Date.parse(news.event.at));
+    if (update.event.kind === "refused") readPast();
+    if (update.event.kind === "granted") state.granted.set(update.event.token, Date.parse(update.event.at));
     read();
   });
   const redraw = () => showTimeline();

@@ -48,8 +48,8 @@ pub fn run(arguments: &[String]) -> ExitCode {
 
 fn compare(arguments: &[String]) -> Result<(), String> {
     let missing: Vec<&Need> = PEERS.iter().filter(|need| find(need.program).is_none()).collect();
-    for told in install_needs(&missing) {
-        eprintln!("{told}");
+    for report in install_needs(&missing) {
+        eprintln!("{report}");
     }
     succeed(&mut cargo(&["build", "--release", "--package", "tenure-cli", "--package", "tenure-bench"]))?;
     let built = target().join("release");

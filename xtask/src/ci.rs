@@ -93,14 +93,14 @@ fn licences() -> Judged {
 
 /// What the test programs told.
 #[derive(Default)]
-struct Told {
+struct TestReport {
     passed: u64,
     failed: u64,
     ignored: u64,
     skipped: Vec<String>,
 }
 
-impl Told {
+impl TestReport {
     fn take_in(&mut self, line: &str) {
         if let Some(why) = line.strip_prefix(SKIPPED) {
             self.skipped.push(why.to_string());
@@ -156,35 +156,35 @@ fn run_tests(mut test: Command, full: bool) -> Judged {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| format!("cargo test: {error}"))?;
-    let told = Mutex::new(Told::default());
+    let report = Mutex::new(TestReport::default());
     let (out, err) = (child.stdout.take(), child.stderr.take());
     std::thread::scope(|scope| {
-        scope.spawn(|| pass_on(out, std::io::stdout(), &told));
-        scope.spawn(|| pass_on(err, std::io::stderr(), &told));
+        scope.spawn(|| pass_on(out, std::io::stdout(), &report));
+        scope.spawn(|| pass_on(err, std::io::stderr(), &report));
     });
     let status = child.wait().map_err(|error| format!("cargo test: {error}"))?;
-    let told = told.into_inner().expect("a reader of the tests' output panicked");
-    for why in &told.skipped {
+    let report = report.into_inner().expect("a reader of the tests' output panicked");
+    for why in &report.skipped {
         eprintln!("    skipped: {why}");
     }
     let counts = format!(
         "{} passed, {} failed, {} ignored, {} skipped for want of a program",
-        told.passed,
-        told.failed,
-        told.ignored,
-        told.skipped.len()
+        report.passed,
+        report.failed,
+        report.ignored,
+        report.skipped.len()
     );
     if !status.success() {
         return Err(counts);
     }
-    if told.passed == 0 {
+    if report.passed == 0 {
         return Err("no test ran, which proves nothing".into());
     }
     Ok(Verdict::Passed(counts))
 }
 
 /// Shows every line as it comes and counts what it tells.
-fn pass_on(from: Option<impl Read>, mut to: impl Write, told: &Mutex<Told>) {
+fn pass_on(from: Option<impl Read>, mut to: impl Write, report: &Mutex<TestReport>) {
     let Some(from) = from else { return };
     let mut from = BufReader::new(from);
     let mut line = Vec::new();
@@ -192,7 +192,7 @@ fn pass_on(from: Option<impl Read>, mut to: impl Write, told: &Mutex<Told>) {
     while from.read_until(b'\n', &mut line).is_ok_and(|read| read > 0) {
         // Nobody may be looking at our output any more; the tests are judged all the same.
         let _ = to.write_all(&line);
-        told.lock().expect("the other reader panicked").take_in(String::from_utf8_lossy(&line).trim_end());
+        report.lock().expect("the other reader panicked").take_in(String::from_utf8_lossy(&line).trim_end());
         line.clear();
     }
 }
@@ -203,14 +203,14 @@ mod tests {
 
     #[test]
     fn counts_are_read_from_what_tests_print() {
-        let mut told = Told::default();
-        told.take_in(
+        let mut report = TestReport::default();
+        report.take_in(
             "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.02s",
         );
-        told.take_in("test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
-        told.take_in("skipped: stalled_sync needs strace");
-        told.take_in("running 3 tests");
-        assert_eq!((told.passed, told.failed, told.ignored), (14, 1, 1));
-        assert_eq!(told.skipped, ["stalled_sync needs strace"]);
+        report.take_in("test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out");
+        report.take_in("skipped: stalled_sync needs strace");
+        report.take_in("running 3 tests");
+        assert_eq!((report.passed, report.failed, report.ignored), (14, 1, 1));
+        assert_eq!(report.skipped, ["stalled_sync needs strace"]);
     }
 }

@@ -170,28 +170,29 @@ fn run_one(target: String, programs: &Path, seconds: u64) -> Result<Run, String>
     let status = command.status().map_err(|error| format!("{target}: {error}"))?;
     let took = started.elapsed();
 
-    let told = String::from_utf8_lossy(&fs::read(&log).map_err(|error| format!("{}: {error}", shown(&log)))?)
-        .into_owned();
-    let executions = executions(&told);
+    let report =
+        String::from_utf8_lossy(&fs::read(&log).map_err(|error| format!("{}: {error}", shown(&log)))?)
+            .into_owned();
+    let executions = executions(&report);
     let crash = match (status.success(), executions) {
         (true, 0) => Some(format!("nothing was executed, which proves nothing; see {}", log.display())),
         (true, _) => None,
         (false, _) => {
-            Some(format!("CRASH {}; see {}", input(&told).unwrap_or("without an input"), log.display()))
+            Some(format!("CRASH {}; see {}", input(&report).unwrap_or("without an input"), log.display()))
         }
     };
     Ok(Run { target, executions, took, crash })
 }
 
 /// How many inputs were executed, as the engine tells at the end.
-fn executions(told: &str) -> u64 {
+fn executions(report: &str) -> u64 {
     let number = |line: &str| line.strip_prefix("stat::number_of_executed_units:")?.trim().parse().ok();
-    told.lines().find_map(number).unwrap_or(0)
+    report.lines().find_map(number).unwrap_or(0)
 }
 
 /// The file with the input that broke the target.
-fn input(told: &str) -> Option<&str> {
-    told.lines().find_map(|line| Some(line.split_once("Test unit written to ")?.1.trim()))
+fn input(report: &str) -> Option<&str> {
+    report.lines().find_map(|line| Some(line.split_once("Test unit written to ")?.1.trim()))
 }
 
 #[cfg(test)]
@@ -200,11 +201,11 @@ mod tests {
 
     #[test]
     fn what_the_engine_tells_is_read() {
-        let told = "#2\tINITED cov: 3\nDone 12 runs in 1 second(s)\nstat::number_of_executed_units: 12\n\
+        let report = "#2\tINITED cov: 3\nDone 12 runs in 1 second(s)\nstat::number_of_executed_units: 12\n\
                     stat::average_exec_per_sec:     6\n";
-        assert_eq!((executions(told), input(told)), (12, None));
-        let told = "thread panicked\nartifact_prefix='x/'; Test unit written to x/crash-1\nBase64: YQ==\n";
-        assert_eq!((executions(told), input(told)), (0, Some("x/crash-1")));
+        assert_eq!((executions(report), input(report)), (12, None));
+        let report = "thread panicked\nartifact_prefix='x/'; Test unit written to x/crash-1\nBase64: YQ==\n";
+        assert_eq!((executions(report), input(report)), (0, Some("x/crash-1")));
     }
 
     #[test]

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_to_nowhere_is_told() {
+    fn a_link_to_nowhere_is_reported() {
         let here = root().join("README.md");
         assert!(follow(&here, "# One\n", "#one").is_ok());
         assert!(follow(&here, "# One\n", "#two").is_err());

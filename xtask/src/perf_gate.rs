@@ -68,7 +68,7 @@ pub fn judge(write: bool) -> Judged {
         let lines: String = counted.iter().map(|(kind, many)| format!("{kind} {many}\n")).collect();
         let text = format!("# instructions per command; {compiler}\n{lines}");
         std::fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
-        return Ok(Verdict::Passed(told(&counted, &[])));
+        return Ok(Verdict::Passed(report(&counted, &[])));
     }
     let text = std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     if !text.lines().next().unwrap_or("").ends_with(&compiler) {
@@ -87,7 +87,7 @@ pub fn judge(write: bool) -> Judged {
         })
         .collect();
     if grown.is_empty() {
-        return Ok(Verdict::Passed(told(&counted, &stored)));
+        return Ok(Verdict::Passed(report(&counted, &stored)));
     }
     Err(format!(
         "the apply path has become slower:\n  {}\nif that is worth it, say why and run `cargo xtask perf-gate --write`",
@@ -95,7 +95,7 @@ pub fn judge(write: bool) -> Judged {
     ))
 }
 
-fn told(counted: &[(&str, u64)], stored: &[(String, u64)]) -> String {
+fn report(counted: &[(&str, u64)], stored: &[(String, u64)]) -> String {
     let one = |(kind, now): &(&str, u64)| {
         let before = stored.iter().find(|(stored, _)| stored == kind).map_or(*now, |(_, before)| *before);
         format!("{kind} {now} ({:+.1} %)", (*now as f64 / before.max(1) as f64 - 1.0) * 100.0)
@@ -114,11 +114,11 @@ fn instructions(valgrind: &Path, program: &Path, kind: &str, commands: u64) -> R
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
     command.args([kind, &commands.to_string()]);
     let run = command.output().map_err(|error| format!("valgrind: {error}"))?;
-    let told = String::from_utf8_lossy(&run.stderr);
-    let collected = told.lines().find_map(|line| line.split_once("Collected : "));
+    let report = String::from_utf8_lossy(&run.stderr);
+    let collected = report.lines().find_map(|line| line.split_once("Collected : "));
     collected
         .and_then(|(_, number)| number.trim().parse().ok())
-        .ok_or_else(|| format!("callgrind counted nothing for {kind}: {}", told.trim()))
+        .ok_or_else(|| format!("callgrind counted nothing for {kind}: {}", report.trim()))
 }
 
 #[cfg(test)]

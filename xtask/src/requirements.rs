@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_found_and_doubles_told() {
+    fn rows_are_found_and_doubles_reported() {
         let text = "| line | asks for | shown by |\n|--:|---|---|\n| 1 | grant | `docs/a.md` |\n| W2 | six | not yet |\n";
         let found = rows(text).unwrap();
         assert_eq!(found.keys().collect::<Vec<_>>(), ["1", "W2"]);

@@ -29,14 +29,14 @@ pub fn install() -> Judged {
     if missing.is_empty() {
         return Ok(Verdict::Passed(format!("all {} programs are there", NEEDS.len())));
     }
-    let mut told = install_needs(&missing);
+    let mut report = install_needs(&missing);
     let still: Vec<&str> =
         NEEDS.iter().filter(|need| find(need.program).is_none()).map(|need| need.program).collect();
     if still.is_empty() {
         return Ok(Verdict::Passed(format!("installed {}", names(&missing))));
     }
-    told.insert(0, format!("not installed: {}; tests that need them are skipped", still.join(", ")));
-    Ok(Verdict::Skipped(told.join("\n    ")))
+    report.insert(0, format!("not installed: {}; tests that need them are skipped", still.join(", ")));
+    Ok(Verdict::Skipped(report.join("\n    ")))
 }
 
 /// Installs these, as far as this user may; what could not be is said.
@@ -56,23 +56,23 @@ pub fn install_needs(missing: &[&Need]) -> Vec<String> {
         debian.push("python3-venv");
     }
 
-    let mut told = Vec::new();
+    let mut report = Vec::new();
     if !debian.is_empty()
         && let Err(why) = install_debian(&debian)
     {
-        told.push(why);
+        report.push(why);
     }
     if !python.is_empty()
         && let Err(why) = install_python(&python)
     {
-        told.push(why);
+        report.push(why);
     }
     if !crates.is_empty()
         && let Err(why) = install_crates(&crates)
     {
-        told.push(why);
+        report.push(why);
     }
-    told
+    report
 }
 
 fn names(needs: &[&Need]) -> String {

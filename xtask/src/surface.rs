@@ -47,13 +47,13 @@ fn snapshot(name: &str) -> PathBuf {
 fn difference(name: &str, before: &str, now: &str) -> String {
     let gone = before.lines().find(|line| !now.lines().any(|other| other == *line));
     let new = now.lines().find(|line| !before.lines().any(|other| other == *line));
-    let mut told = format!("{name}:");
+    let mut report = format!("{name}:");
     for (sign, line) in [("-", gone), ("+", new)] {
         if let Some(line) = line {
-            told.push_str(&format!(" {sign} {}", line.trim()));
+            report.push_str(&format!(" {sign} {}", line.trim()));
         }
     }
-    told
+    report
 }
 
 /// The surface of a crate as text: a line per file that has public items, and its items below it.

@@ -43,8 +43,8 @@ pub fn succeed(command: &mut Command) -> Result<(), String> {
 pub fn output(command: &mut Command) -> Result<String, String> {
     let output = command.output().map_err(|error| format!("{}: {error}", words(command)))?;
     if !output.status.success() {
-        let told = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{} ended with {}: {}", words(command), output.status, told.trim()));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{} ended with {}: {}", words(command), output.status, stderr.trim()));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -5,7 +5,7 @@
 /// Steps per power of two: 2^10, a thousandth.
 const STEP_BITS: u32 = 10;
 const STEPS: usize = 1 << STEP_BITS;
-/// Powers of two that are told apart: microseconds up to half an hour and beyond.
+/// Powers of two that are distinguished: microseconds up to half an hour and beyond.
 const ROWS: usize = 24;
 
 /// A histogram of whole numbers, here microseconds.
@@ -95,9 +95,12 @@ mod tests {
     #[test]
     fn every_value_is_known_to_within_a_thousandth() {
         for value in (0..10_000).chain((0..1_000).map(|n| n * n * 977)) {
-            let told = highest(index(value));
-            assert!(told >= value, "{value} is told as {told}");
-            assert!((told - value) as f64 <= value as f64 / STEPS as f64, "{value} is told as {told}");
+            let counted_as = highest(index(value));
+            assert!(counted_as >= value, "{value} is told as {counted_as}");
+            assert!(
+                (counted_as - value) as f64 <= value as f64 / STEPS as f64,
+                "{value} is told as {counted_as}"
+            );
         }
     }
 

@@ -24,7 +24,7 @@ pub enum Workload {
     Cycles,
     /// Many sessions, each with one lease, are renewed over a few streams.
     Renewals,
-    /// Waiters stand in one line; each releases as soon as it is granted.
+    /// Waiters stand in one queue; each releases as soon as it is granted.
     Handover,
     /// The same with one waiter that has just queued.
     HandoverFresh,
@@ -38,7 +38,7 @@ pub enum Workload {
     LeaderKilled,
     /// Leadership is handed on under load: the same.
     StepDown,
-    /// Resources are taken and given back while others watch; how long until they hear of it.
+    /// Resources are taken and given back while others watch; how long until they are notified.
     Watchers,
 }
 
@@ -131,7 +131,7 @@ pub struct Plan {
     pub sessions: usize,
     /// Streams over which these are renewed.
     pub streams: usize,
-    /// Waiters in one line.
+    /// Waiters in one queue.
     pub waiters: usize,
     /// Repetitions, where a workload is counted and not timed.
     pub rounds: usize,

@@ -59,7 +59,7 @@ pub struct Report {
     /// Streams over which these were renewed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub streams: Option<usize>,
-    /// Waiters in one line.
+    /// Waiters in one queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiters: Option<usize>,
     /// Operations that were due per second; absent in a closed loop.

@@ -21,7 +21,7 @@ impl Node {
         let data = tempfile::tempdir().expect("a folder can be made");
         let config = Config::single(([127, 0, 0, 1], 0).into(), data.path().join("data"));
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
+        let (tell, receiver) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(2)
@@ -34,7 +34,7 @@ impl Node {
                 let _ = server.run_until(async { drop(stopped.await) }).await;
             });
         });
-        let endpoint = told.recv().expect("the node told where it is");
+        let endpoint = receiver.recv().expect("the node told where it is");
         until_it_leads(&endpoint);
         Node { endpoint, stop: Some(stop), thread: Some(thread), _data: data }
     }
@@ -98,8 +98,8 @@ fn every_workload_finds_something() {
     let renewals = node.run(&node.plan(Workload::Renewals));
     assert!(renewals.operations >= 200, "{renewals:?}");
     assert!(renewals.figures.contains_key("memory_per_session_bytes"), "{renewals:?}");
-    let heard = node.run(&node.plan(Workload::Watchers));
-    assert_eq!(heard.operations, 4 * 5, "four watchers heard of five grants: {heard:?}");
+    let received = node.run(&node.plan(Workload::Watchers));
+    assert_eq!(received.operations, 4 * 5, "four watchers were notified of five grants: {received:?}");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
-use tenure_checker::Failure;
+use tenure_checker::ProcessFailure;
 use tenure_e2e::{Dice, Http, Lan};
 
 use crate::holder::{RESOURCES, TTL};
@@ -78,7 +78,7 @@ pub struct Cast {
     /// Dropped after everybody in it.
     pub lan: Lan,
     /// What ended by itself.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<ProcessFailure>,
     /// How commands under `tenure run` ended: exit code and how often.
     pub runs: BTreeMap<String, u64>,
     /// Where each process ran, by its number.
@@ -209,7 +209,7 @@ impl Cast {
             Role::Plain => words(&[&this, "plain", &number, &endpoints]),
         };
         if role == Role::Run {
-            self.story.hear(life, &format!("begin {ACQUIRED} {} acquire {}", now(), RESOURCES[0]));
+            self.story.receive(life, &format!("begin {ACQUIRED} {} acquire {}", now(), RESOURCES[0]));
         }
         let log = self.wanted.folder.join("holders.log");
         let mut voice = self.players[index].1.start(&self.lan, life, clocks, &line, &log)?;
@@ -370,7 +370,7 @@ impl Cast {
         status.is_ok_and(|status| status.success())
     }
 
-    /// Ends all faults and makes the cluster what it was: everybody runs, hears everybody, and as many nodes are members as were
+    /// Ends all faults and makes the cluster what it was: everybody runs, reaches everybody, and as many nodes are members as were
     /// asked for, every one of them with its memory.
     pub fn mend(&mut self) -> Result<(), String> {
         self.all_hosts().into_iter().for_each(|host| self.lan.mend(host));
@@ -386,7 +386,7 @@ impl Cast {
                 let node = &self.nodes[index];
                 let why = format!("it ended by itself ({status}); see node-{}.log", node.number);
                 let excused = node.wiped || node.full;
-                self.failures.push(Failure { node: Some(node.number), at: now(), why, excused });
+                self.failures.push(ProcessFailure { node: Some(node.number), at: now(), why, excused });
             }
             self.nodes[index].full = false;
             if !self.nodes[index].wiped && !self.nodes[index].player.runs() {
@@ -403,7 +403,7 @@ impl Cast {
                 && let Some(status) = self.players[index].1.ended()
             {
                 let why = format!("{:?} ended by itself ({status}); see holders.log", self.players[index].0);
-                self.failures.push(Failure { node: None, at: now(), why, excused: false });
+                self.failures.push(ProcessFailure { node: None, at: now(), why, excused: false });
             }
             if !self.players[index].1.runs() {
                 self.start_player(index, Clocks::Right)?;
@@ -528,8 +528,8 @@ impl Disks {
     fn mount(&self, slot: usize) -> bool {
         let image = self.folder.join(format!("slot-{slot}.img"));
         let done = |command: &mut Command| {
-            let quiet = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            quiet.status().is_ok_and(|status| status.success())
+            let silent = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            silent.status().is_ok_and(|status| status.success())
         };
         (done(Command::new("truncate").args(["-s", SMALL_DISK]).arg(&image))
             && done(Command::new("mkfs.ext4").args(["-q", "-m", "0"]).arg(&image))

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
-use tenure_checker::{Answer, Call, Death, Final, History, Outcome, Wait};
+use tenure_checker::{Call, Death, Final, History, Outcome, Response, Wait};
 use tenure_e2e::Http;
 
 use crate::cast::{Cast, Role};
@@ -70,8 +70,8 @@ fn look(http: &mut Http, resource: &str, turn: usize, story: &Story) {
     let lease = reply.json();
     let token = lease["token"].as_u64().map_or(String::new(), |token| token.to_string());
     let word = if lease["state"] == "held" { "heldby" } else { "free" };
-    story.hear(u32::MAX, &format!("begin {turn} {asked} look {resource}"));
-    story.hear(u32::MAX, &format!("end {turn} {} {word} {token}", now()));
+    story.receive(u32::MAX, &format!("begin {turn} {asked} look {resource}"));
+    story.receive(u32::MAX, &format!("end {turn} {} {word} {token}", now()));
 }
 
 /// When all faults are over everybody's turn comes: waits for that, and writes down who had to wait how long.
@@ -108,8 +108,8 @@ pub fn finals(cast: &mut Cast) -> Vec<Final> {
         let applied: Vec<u64> = said.iter().filter_map(|(_, status)| status["applied"].as_u64()).collect();
         // Sessions that were left behind run out first, and entries are written for that.
         let level = applied.len() == cast.nodes.len() && applied.iter().all(|one| *one == applied[0]);
-        let quiet = said.iter().all(|(_, status)| status["sessions"].as_u64() == Some(0));
-        if (level && quiet) || !patience.lasts() {
+        let idle = said.iter().all(|(_, status)| status["sessions"].as_u64() == Some(0));
+        if (level && idle) || !patience.lasts() {
             return said.iter().map(|(node, status)| one_final(cast, *node, status)).collect();
         }
         std::thread::sleep(Duration::from_millis(200));
@@ -163,7 +163,7 @@ pub fn deaths(
         let mut held: BTreeMap<&str, u64> = BTreeMap::new();
         for operation in history.operations.iter().filter(|operation| operation.process == *process) {
             match (&operation.call, &operation.outcome) {
-                (Call::Acquire { resource }, Outcome::Answered(Answer::Granted(token))) => {
+                (Call::Acquire { resource }, Outcome::Answered(Response::Granted(token))) => {
                     held.insert(resource, *token);
                 }
                 (Call::Release { resource, .. }, Outcome::Answered(_)) => {
@@ -181,8 +181,10 @@ pub fn deaths(
                 &**operation.call.subject() == resource
                     && operation.call.is_about_leases()
                     && match &operation.outcome {
-                        Outcome::Answered(Answer::Granted(other) | Answer::HeldBy(other)) => *other > token,
-                        Outcome::Answered(Answer::Free(Some(last))) => *last >= token,
+                        Outcome::Answered(Response::Granted(other) | Response::HeldBy(other)) => {
+                            *other > token
+                        }
+                        Outcome::Answered(Response::Free(Some(last))) => *last >= token,
                         _ => false,
                     }
             };
@@ -202,7 +204,7 @@ mod tests {
     use crate::nemesis::Fault;
     use tenure_checker::{Operation, SessionSpan, judge};
 
-    fn answered(process: u32, call: Call, ended: u64, answer: Answer) -> Operation {
+    fn answered(process: u32, call: Call, ended: u64, answer: Response) -> Operation {
         Operation { process, call, invoked: ended - 1, ended, outcome: Outcome::Answered(answer) }
     }
 
@@ -225,17 +227,17 @@ mod tests {
     #[test]
     fn a_dead_holders_lease_must_be_seen_elsewhere() {
         let acquire = Call::Acquire { resource: "r".into() };
-        let granted = answered(7, acquire.clone(), 50, Answer::Granted(4));
+        let granted = answered(7, acquire.clone(), 50, Response::Granted(4));
         let mut history = History { operations: vec![granted], ..History::default() };
         let late = 100 * LINGERS_AT_MOST;
         history.deaths = deaths(&history, &[(7, 60)], &[], &[], late);
         assert_eq!(judge(&history).violations[0].rule, "no_lingering_lease");
-        history.operations.push(answered(8, acquire, 90, Answer::Granted(5)));
+        history.operations.push(answered(8, acquire, 90, Response::Granted(5)));
         history.deaths = deaths(&history, &[(7, 60)], &[], &[], late);
         assert_eq!(history.deaths[0].freed, Some(90));
         assert!(judge(&history).violations.is_empty());
         let release = Call::Release { resource: "r".into(), token: 4 };
-        history.operations.insert(1, answered(7, release, 55, Answer::Released(false)));
+        history.operations.insert(1, answered(7, release, 55, Response::Released(false)));
         assert!(deaths(&history, &[(7, 60)], &[], &[], late).is_empty(), "it had given it back");
     }
 }

@@ -78,16 +78,16 @@ impl Database {
     /// Judges the rows. `acknowledged`: what writers were told is written.
     pub fn judge(&self, acknowledged: &[u64]) -> Result<Judged, String> {
         block_on(async {
-            let told = |error: tokio_postgres::Error| format!("the ledger cannot be read: {error}");
+            let described = |error: tokio_postgres::Error| format!("the ledger cannot be read: {error}");
             let client = connect(&self.place()).await?;
             let mut wrong = Vec::new();
-            for row in client.query(BEHIND, &[]).await.map_err(told)? {
+            for row in client.query(BEHIND, &[]).await.map_err(described)? {
                 let (scope, token, n): (String, i64, i64) = (row.get(0), row.get(1), row.get(2));
                 wrong.push(format!("{scope}: token {token} wrote entry {n} behind a newer token's barrier"));
             }
             let ahead = calendar_ahead();
             let (mut steps, mut kept) = (Vec::new(), BTreeMap::new());
-            for row in client.query(BY_COMMIT, &[]).await.map_err(told)? {
+            for row in client.query(BY_COMMIT, &[]).await.map_err(described)? {
                 let (id, scope, token, at): (i64, String, i64, i64) =
                     (row.get(0), row.get(1), row.get(2), row.get(3));
                 let at = (at as u64).saturating_sub(ahead);

@@ -193,11 +193,11 @@ fn run(asked: &Asked) -> Result<(), String> {
     drop(cast);
     // Everybody is gone; their last words may still be on their way.
     std::thread::sleep(Duration::from_millis(500));
-    let told = story.finish();
-    let ledger = database.judge(&told.acknowledged)?;
-    ran.entries = told.entries;
-    ran.unreadable = told.unreadable;
-    let mut history = told.history;
+    let finished = story.finish();
+    let ledger = database.judge(&finished.acknowledged)?;
+    ran.entries = finished.entries;
+    ran.unreadable = finished.unreadable;
+    let mut history = finished.history;
     // Refusals first: what was accepted must stay in the order of the commits, and only that is compared.
     history.fence_steps.extend(ledger.steps);
     (history.failures, history.waits, history.finals) = (failures, waits, finals);

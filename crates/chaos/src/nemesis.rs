@@ -246,7 +246,7 @@ fn inject(
         }
         Fault::HolderFromLeader => {
             cast.lan.part(&[slots[leader]], &client_hosts);
-            // They hear all other nodes, which pass on what they ask: nobody may lose anything by it.
+            // They reach all other nodes, which pass on what they ask: nobody may lose anything by it.
             (node(cast, leader), nobody)
         }
         Fault::LeaderStopped => {
@@ -346,7 +346,7 @@ fn inject(
             cast.step_calendars("+86400");
             (format!("{} and {}", node(cast, leader), player(cast, writer)), vec![host(cast, writer)])
         }
-        // What a network loses, holders may not hear in time.
+        // What a network loses, holders may not receive in time.
         Fault::PacketLoss => {
             cast.lan.lose(slots[leader], 30);
             (node(cast, leader), client_hosts)

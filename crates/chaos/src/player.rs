@@ -68,15 +68,15 @@ impl Player {
         line: &[String],
         complaints: &Path,
     ) -> Result<ChildStdout, String> {
-        let told = |error: std::io::Error| format!("{}: {error}", line.join(" "));
-        let log = File::options().create(true).append(true).open(complaints).map_err(told)?;
+        let described = |error: std::io::Error| format!("{}: {error}", line.join(" "));
+        let log = File::options().create(true).append(true).open(complaints).map_err(described)?;
         // Each of these becomes the next, so signals reach the program itself; and it dies with this process.
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &lan.namespace(self.host)]);
         command.args(["setpriv", "--pdeathsig", "KILL", "env"]);
         command.args(clocks.environment().iter().map(|(name, value)| format!("{name}={value}")));
         command.args(line).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
-        let mut child = command.spawn().map_err(told)?;
+        let mut child = command.spawn().map_err(described)?;
         let lines = child.stdout.take().ok_or("a process without a voice")?;
         self.child = Some(child);
         self.process = process;
@@ -99,7 +99,7 @@ impl Player {
     fn signal(&self, signal: Signal) {
         let Some(child) = &self.child else { return };
         if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-            // One that has ended meanwhile hears nothing.
+            // One that has ended meanwhile receives nothing.
             let _ = kill_process(pid, signal);
         }
     }

@@ -195,7 +195,7 @@ fn operations(text: &mut String, history: &History) {
             _ => "write of a register",
         };
         let column = match &operation.outcome {
-            Outcome::Answered(tenure_checker::Answer::Held | tenure_checker::Answer::Fenced) => 1,
+            Outcome::Answered(tenure_checker::Response::Held | tenure_checker::Response::Fenced) => 1,
             Outcome::Answered(_) => 0,
             Outcome::Failed => 2,
             Outcome::Unknown => 3,

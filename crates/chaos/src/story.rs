@@ -6,12 +6,12 @@ use std::process::ChildStdout;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tenure_checker::{
-    Answer, Call, Failure, FenceStep, History, Operation, Outcome, PermitSpan, SessionSpan,
+    Call, FenceStep, History, Operation, Outcome, PermitSpan, ProcessFailure, Response, SessionSpan,
 };
 
 use crate::time::now;
 
-/// What has been told so far. Clones are the same story.
+/// What has been sent so far. Clones are the same story.
 #[derive(Clone, Default)]
 pub struct Story(Arc<Mutex<Inside>>);
 
@@ -34,7 +34,7 @@ struct Inside {
 }
 
 /// Everything that was told.
-pub struct Told {
+pub struct FinishedStory {
     /// The history, without what the ledger says.
     pub history: History,
     /// Rows that writers were told are written.
@@ -55,14 +55,14 @@ impl Story {
         let story = self.clone();
         std::thread::spawn(move || {
             for line in BufReader::new(lines).lines().map_while(Result::ok) {
-                story.hear(process, &line);
+                story.receive(process, &line);
             }
             story.inside().died(process, now());
         });
     }
 
     /// Takes in one line.
-    pub fn hear(&self, process: u32, line: &str) {
+    pub fn receive(&self, process: u32, line: &str) {
         let mut inside = self.inside();
         if inside.take_in(process, line).is_none() {
             inside.unreadable += 1;
@@ -88,13 +88,13 @@ impl Story {
     pub fn granted_since(&self, since: u64) -> BTreeSet<u32> {
         let inside = self.inside();
         let granted = inside.history.operations.iter().rev().filter(|operation| {
-            operation.invoked >= since && matches!(operation.outcome, Outcome::Answered(Answer::Granted(_)))
+            operation.invoked >= since && matches!(operation.outcome, Outcome::Answered(Response::Granted(_)))
         });
         granted.map(|operation| operation.process).collect()
     }
 
     /// The whole story, once every process has ended.
-    pub fn finish(&self) -> Told {
+    pub fn finish(&self) -> FinishedStory {
         let mut inside = self.inside();
         let open: BTreeSet<u32> =
             inside.calls.keys().chain(inside.permits.keys()).map(|(process, _)| *process).collect();
@@ -106,7 +106,7 @@ impl Story {
         for permit in &mut history.permits {
             permit.excused = excused.contains(&permit.process);
         }
-        Told {
+        FinishedStory {
             history,
             acknowledged: std::mem::take(&mut inside.acknowledged),
             entries: std::mem::take(&mut inside.entries),
@@ -157,7 +157,7 @@ impl Inside {
                 let at = number()?;
                 let (resource, token) = (words.next()?, words.next()?);
                 let why = format!("the acknowledged lease of {resource} under token {token} was taken back");
-                self.history.failures.push(Failure { node: None, at, why, excused: false });
+                self.history.failures.push(ProcessFailure { node: None, at, why, excused: false });
             }
             "session" => {
                 let (from, until) = (number()?, number()?);
@@ -220,15 +220,15 @@ fn read_outcome<'a>(words: &mut impl Iterator<Item = &'a str>) -> Option<Outcome
     let what = words.next()?;
     let mut number = || words.next()?.parse::<u64>().ok();
     Some(Outcome::Answered(match what {
-        "granted" => Answer::Granted(number()?),
-        "held" => Answer::Held,
-        "over" => Answer::Released(false),
-        "written" => Answer::Written(number()),
-        "fenced" => Answer::Fenced,
-        "value" => Answer::Value(Some((number()?, number()?))),
-        "none" => Answer::Value(None),
-        "heldby" => Answer::HeldBy(number()?),
-        "free" => Answer::Free(number()),
+        "granted" => Response::Granted(number()?),
+        "held" => Response::Held,
+        "over" => Response::Released(false),
+        "written" => Response::Written(number()),
+        "fenced" => Response::Fenced,
+        "value" => Response::Value(Some((number()?, number()?))),
+        "none" => Response::Value(None),
+        "heldby" => Response::HeldBy(number()?),
+        "free" => Response::Free(number()),
         "failed" => return Some(Outcome::Failed),
         _ => return None,
     }))
@@ -241,30 +241,30 @@ mod tests {
     #[test]
     fn what_was_begun_and_never_ended_is_unknown() {
         let story = Story::default();
-        story.hear(1, "begin 7 100 acquire r");
-        story.hear(1, "begin 8 110 put k 5 3");
-        story.hear(1, "end 8 120 written 9");
-        story.hear(1, "begi");
-        let told = story.finish();
-        let outcomes: Vec<_> = told.history.operations.iter().map(|op| (op.ended, &op.outcome)).collect();
+        story.receive(1, "begin 7 100 acquire r");
+        story.receive(1, "begin 8 110 put k 5 3");
+        story.receive(1, "end 8 120 written 9");
+        story.receive(1, "begi");
+        let finished = story.finish();
+        let outcomes: Vec<_> = finished.history.operations.iter().map(|op| (op.ended, &op.outcome)).collect();
         assert_eq!(
             outcomes,
-            [(120, &Outcome::Answered(Answer::Written(Some(9)))), (u64::MAX, &Outcome::Unknown)]
+            [(120, &Outcome::Answered(Response::Written(Some(9)))), (u64::MAX, &Outcome::Unknown)]
         );
-        assert_eq!(told.unreadable, 1);
+        assert_eq!(finished.unreadable, 1);
     }
 
     #[test]
     fn a_permit_ends_with_its_deadline_its_drop_or_its_process() {
         let story = Story::default();
-        story.hear(1, "permit 1 10 1000 r 4");
-        story.hear(1, "permitend 1 500");
-        story.hear(1, "permit 2 600 1000 r 4");
-        story.hear(1, "permitend 2 5000");
+        story.receive(1, "permit 1 10 1000 r 4");
+        story.receive(1, "permitend 1 500");
+        story.receive(1, "permit 2 600 1000 r 4");
+        story.receive(1, "permitend 2 5000");
         story.killed(2);
-        story.hear(2, "permit 1 20 18446744073709551615 r 5");
-        let told = story.finish();
-        let ends: Vec<u64> = told.history.permits.iter().map(|permit| permit.until).collect();
+        story.receive(2, "permit 1 20 18446744073709551615 r 5");
+        let finished = story.finish();
+        let ends: Vec<u64> = finished.history.permits.iter().map(|permit| permit.until).collect();
         assert_eq!(ends[..2], [500, 1000]);
         assert!(ends[2] <= now(), "it died");
     }
@@ -272,11 +272,11 @@ mod tests {
     #[test]
     fn only_what_the_ledger_refused_is_taken_from_what_writers_tell() {
         let story = Story::default();
-        story.hear(1, "entry 5 r 1 77 accepted");
-        story.hear(1, "entry 6 r 1 78 stale");
-        let told = story.finish();
-        assert_eq!(told.acknowledged, [77]);
-        assert_eq!(told.history.fence_steps.len(), 1);
-        assert!(!told.history.fence_steps[0].accepted);
+        story.receive(1, "entry 5 r 1 77 accepted");
+        story.receive(1, "entry 6 r 1 78 stale");
+        let finished = story.finish();
+        assert_eq!(finished.acknowledged, [77]);
+        assert_eq!(finished.history.fence_steps.len(), 1);
+        assert!(!finished.history.fence_steps[0].accepted);
     }
 }

@@ -20,16 +20,16 @@ fn a_short_run_breaks_no_rule() {
         .env("TENURE_BIN", tenure_binary())
         .output()
         .expect("the breaker can be started");
-    let told =
+    let printed =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    if told.contains("skipped: ") {
+    if printed.contains("skipped: ") {
         // It has told that there is no PostgreSQL; past the capture, so that it is counted.
         use std::io::Write;
         let _ = writeln!(std::io::stderr(), "\nskipped: a_short_run_breaks_no_rule needs PostgreSQL");
         return;
     }
-    assert!(output.status.success(), "{told}");
-    assert!(told.contains("# Chaos: no violation"), "{told}");
+    assert!(output.status.success(), "{printed}");
+    assert!(printed.contains("# Chaos: no violation"), "{printed}");
     // A run in which nothing happened proves nothing.
     let report = std::fs::read_to_string(scratch.path().join("run/report.md")).expect("there is a report");
     let row =
@@ -40,11 +40,11 @@ fn a_short_run_breaks_no_rule() {
     assert!(scratch.path().join("run/timeline.svg").is_file());
     // What was seen is kept, and judging it again says the same.
     let kept = scratch.path().join("run/history.txt");
-    let (status, told) = check(&kept);
-    assert!(status && told.contains(" 0 violations, 0 undecided"), "{told}");
+    let (status, printed) = check(&kept);
+    assert!(status && printed.contains(" 0 violations, 0 undecided"), "{printed}");
     let text = std::fs::read_to_string(&kept).expect("there is a history");
-    let told = check_broken(&kept, &(text + "failure 1 5 false it fell over\n"));
-    assert!(told.contains("no_one_takes_us_down: node 1 failed"), "{told}");
+    let printed = check_broken(&kept, &(text + "failure 1 5 false it fell over\n"));
+    assert!(printed.contains("no_one_takes_us_down: node 1 failed"), "{printed}");
 }
 
 /// Judges a kept history again: whether it passed, and what was said.
@@ -54,14 +54,14 @@ fn check(history: &Path) -> (bool, String) {
         .arg(history)
         .output()
         .expect("the breaker can be started");
-    let told =
+    let printed =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    (output.status.success(), told)
+    (output.status.success(), printed)
 }
 
 fn check_broken(file: &Path, history: &str) -> String {
     std::fs::write(file, history).expect("it can be written");
-    let (passed, told) = check(file);
-    assert!(!passed, "{told}");
-    told
+    let (passed, printed) = check(file);
+    assert!(!passed, "{printed}");
+    printed
 }

@@ -8,7 +8,7 @@ pub type Time = u64;
 /// Everything that was seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
-    /// What clients asked and what they heard.
+    /// What clients asked and what they were answered.
     pub operations: Vec<Operation>,
     /// When permits were out.
     pub permits: Vec<PermitSpan>,
@@ -18,14 +18,14 @@ pub struct History {
     pub sessions: Vec<SessionSpan>,
     /// Holders that died, and how long their leases stayed.
     pub deaths: Vec<Death>,
-    /// Those who stood in line at the end.
+    /// Those who waited in the queue at the end.
     pub waits: Vec<Wait>,
     /// Looks into the state of a node.
     pub sightings: Vec<Sighting>,
     /// What was there at the very end, when all faults were over.
     pub finals: Vec<Final>,
     /// Processes that ended although nobody ended them.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<ProcessFailure>,
 }
 
 /// One call of one client.
@@ -112,7 +112,7 @@ impl Call {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// It was answered.
-    Answered(Answer),
+    Answered(Response),
     /// It certainly did nothing.
     Failed,
     /// It may have happened, or happen later, or never.
@@ -121,7 +121,7 @@ pub enum Outcome {
 
 /// What the store said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum Response {
     /// Granted under this token.
     Granted(u64),
     /// Refused: it is held.
@@ -132,7 +132,7 @@ pub enum Answer {
     HeldBy(u64),
     /// A look: free; the token of the last grant, if there was one.
     Free(Option<u64>),
-    /// Written at this revision, if it was told.
+    /// Written at this revision, if it was answered.
     Written(Option<u64>),
     /// A comparison did not hold, so nothing was written.
     NotEqual,
@@ -181,7 +181,7 @@ pub struct SessionSpan {
     pub from: Time,
     /// When it was last seen.
     pub until: Time,
-    /// Whether its process ran, heard the servers and had a right clock all the while.
+    /// Whether its process ran, reached the servers and had a right clock all the while.
     pub healthy: bool,
     /// Whether the store ended it.
     pub lost: bool,
@@ -202,7 +202,7 @@ pub struct Death {
     pub bound: Time,
 }
 
-/// Somebody who stood in line when all faults were over.
+/// Somebody who waited in the queue when all faults were over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// Who.
@@ -228,7 +228,7 @@ pub struct Sighting {
     pub resource: Arc<str>,
     /// The tokens of its exclusive holders.
     pub holders: Vec<u64>,
-    /// The newest token of it that the node has heard of.
+    /// The newest token of it that the node knows of.
     pub last_token: u64,
     /// How many wait.
     pub waiters: u64,
@@ -251,7 +251,7 @@ pub struct Final {
 
 /// A process that ended although nobody ended it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct ProcessFailure {
     /// Which node, if it was one.
     pub node: Option<u64>,
     /// When.

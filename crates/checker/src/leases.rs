@@ -2,7 +2,7 @@
 //! become free at any moment, because sessions end without anybody asking; that it does not happen *too early* is the
 //! business of `permits_never_overlap` and `healthy_holder_keeps`, and not too late that of `no_lingering_lease`.
 
-use crate::history::{Answer, Call, Operation, Outcome};
+use crate::history::{Call, Operation, Outcome, Response};
 use crate::linear::Object;
 
 /// A resource.
@@ -10,7 +10,7 @@ use crate::linear::Object;
 pub(crate) struct Resource {
     /// The last token that anybody was told.
     last: u64,
-    /// Whether a grant that nobody was told of has come after it.
+    /// Whether a grant that nobody was notified of has come after it.
     hidden: bool,
     held: bool,
 }
@@ -50,21 +50,21 @@ impl Object for LeaseTable {
             (Call::Acquire { .. }, Outcome::Unknown) => {
                 Some(Resource { last: state.last, hidden: true, held: true })
             }
-            (Call::Acquire { .. }, Outcome::Answered(Answer::Granted(token))) => {
+            (Call::Acquire { .. }, Outcome::Answered(Response::Granted(token))) => {
                 (*token > state.last).then_some(Resource { last: *token, hidden: false, held: true })
             }
-            (Call::Acquire { .. }, Outcome::Answered(Answer::Held)) => state.held.then(|| state.clone()),
-            (Call::Release { token, .. }, Outcome::Answered(Answer::Released(true))) => {
+            (Call::Acquire { .. }, Outcome::Answered(Response::Held)) => state.held.then(|| state.clone()),
+            (Call::Release { token, .. }, Outcome::Answered(Response::Released(true))) => {
                 state.held.then(|| state.with_last(*token)).flatten().map(|state| state.free())
             }
-            (Call::Release { token, .. }, Outcome::Answered(Answer::Released(false))) => {
+            (Call::Release { token, .. }, Outcome::Answered(Response::Released(false))) => {
                 let ours = state.held && !state.hidden && state.last == *token;
                 Some(if ours { state.free() } else { state.clone() })
             }
-            (Call::Look { .. }, Outcome::Answered(Answer::HeldBy(token))) => {
+            (Call::Look { .. }, Outcome::Answered(Response::HeldBy(token))) => {
                 state.held.then(|| state.with_last(*token)).flatten()
             }
-            (Call::Look { .. }, Outcome::Answered(Answer::Free(last))) => {
+            (Call::Look { .. }, Outcome::Answered(Response::Free(last))) => {
                 state.free().with_last(last.unwrap_or(0))
             }
             _ => None,
@@ -72,25 +72,27 @@ impl Object for LeaseTable {
     }
 
     fn only_looks(&self, state: &Resource, operation: &Operation) -> bool {
-        let is_told = match (&operation.call, &operation.outcome) {
-            (Call::Look { .. }, _) | (_, Outcome::Answered(Answer::Held)) => true,
+        let is_answered = match (&operation.call, &operation.outcome) {
+            (Call::Look { .. }, _) | (_, Outcome::Answered(Response::Held)) => true,
             // The lease was another's already, and is for good: tokens rise.
-            (Call::Release { token, .. }, Outcome::Answered(Answer::Released(false))) => state.last > *token,
+            (Call::Release { token, .. }, Outcome::Answered(Response::Released(false))) => {
+                state.last > *token
+            }
             _ => false,
         };
         // A look that finds what is known already finds nothing else later: if there is another grant, it has another
         // token.
-        is_told && self.after(state, operation).as_ref() == Some(state)
+        is_answered && self.after(state, operation).as_ref() == Some(state)
     }
 
     fn rank(&self, operation: &Operation) -> Option<u64> {
         // The last token never falls. A grant raises it to its own, so it comes before everybody who saw that token,
         // and after everybody who saw a smaller one or none.
         match (&operation.call, &operation.outcome) {
-            (_, Outcome::Answered(Answer::Granted(token))) => token.checked_mul(2),
-            (Call::Release { token, .. }, Outcome::Answered(Answer::Released(true)))
-            | (_, Outcome::Answered(Answer::HeldBy(token))) => seen(*token),
-            (_, Outcome::Answered(Answer::Free(last))) => seen(last.unwrap_or(0)),
+            (_, Outcome::Answered(Response::Granted(token))) => token.checked_mul(2),
+            (Call::Release { token, .. }, Outcome::Answered(Response::Released(true)))
+            | (_, Outcome::Answered(Response::HeldBy(token))) => seen(*token),
+            (_, Outcome::Answered(Response::Free(last))) => seen(last.unwrap_or(0)),
             _ => None,
         }
     }

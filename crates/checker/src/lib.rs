@@ -15,8 +15,8 @@ mod registers;
 mod rules;
 
 pub use history::{
-    Answer, Call, Death, Failure, FenceStep, Final, History, Operation, Outcome, PermitSpan, SessionSpan,
-    Sighting, Time, Wait,
+    Call, Death, FenceStep, Final, History, Operation, Outcome, PermitSpan, ProcessFailure, Response,
+    SessionSpan, Sighting, Time, Wait,
 };
 pub use linear::Verdict;
 pub use rules::{Judged, Violation, judge, linearizable};

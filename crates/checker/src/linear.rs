@@ -7,7 +7,7 @@
 //! and each rule below keeps at least one if there was any, so that "there is none" is true as well. The tests at the
 //! foot hold it against the search without rules.
 //!
-//! 1. *Ranks.* Tokens and revisions only rise. An operation that told one (a grant, a write, a look, a read) has a
+//! 1. *Ranks.* Tokens and revisions only rise. An operation that returned one (a grant, a write, a look, a read) has a
 //!    rank, and nothing of a smaller rank is possible after it ([`Object::rank`]). So nothing is taken while
 //!    something of a smaller rank is left.
 //! 2. *Looks come at once.* If an answered operation that only looks ([`Object::only_looks`]) may come next, and sees
@@ -365,7 +365,7 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
-    use crate::history::{Answer, Call};
+    use crate::history::{Call, Response};
     use crate::leases::LeaseTable;
     use crate::registers::Register;
 
@@ -377,7 +377,7 @@ mod tests {
             .map(|operation| match (&operation.call, &operation.outcome) {
                 // What a release without an answer does, if it does anything.
                 (Call::Release { .. }, Outcome::Unknown) => {
-                    let outcome = Outcome::Answered(Answer::Released(false));
+                    let outcome = Outcome::Answered(Response::Released(false));
                     Operation { outcome, ..operation.clone() }
                 }
                 _ => operation.clone(),
@@ -427,38 +427,38 @@ mod tests {
         let (mut last, mut held, mut cell, mut revision) = (0, false, None, 0);
         for value in 1..=many {
             moment += dice.below(4);
-            let (unheard, no_effect) = (dice.once_in(3), dice.once_in(2));
+            let (unanswered, no_effect) = (dice.once_in(3), dice.once_in(2));
             let (invoked, ended) = (moment - dice.below(9), moment + dice.below(9));
-            let acts = !(unheard && no_effect);
+            let acts = !(unanswered && no_effect);
             let (call, answer) = if leases {
                 let resource = "r".into();
                 match dice.below(4) {
-                    0 if held && dice.once_in(2) => (Call::Acquire { resource }, Answer::Held),
+                    0 if held && dice.once_in(2) => (Call::Acquire { resource }, Response::Held),
                     0 | 1 => {
                         if acts {
                             (last, held) = (last + 1 + dice.below(2), true);
                         }
-                        (Call::Acquire { resource }, Answer::Granted(last))
+                        (Call::Acquire { resource }, Response::Granted(last))
                     }
                     2 => {
                         let (ended, sure) = (held, dice.once_in(2));
                         held &= !acts;
-                        (Call::Release { resource, token: last }, Answer::Released(ended && sure))
+                        (Call::Release { resource, token: last }, Response::Released(ended && sure))
                     }
-                    _ if held => (Call::Look { resource }, Answer::HeldBy(last)),
-                    _ => (Call::Look { resource }, Answer::Free((last > 0).then_some(last))),
+                    _ if held => (Call::Look { resource }, Response::HeldBy(last)),
+                    _ => (Call::Look { resource }, Response::Free((last > 0).then_some(last))),
                 }
             } else {
                 let key = "k".into();
                 let found = cell.map_or(0, |(_, revision)| revision);
                 match dice.below(6) {
                     0 | 1 => {
-                        let told = (!dice.once_in(4)).then_some(revision + 1);
+                        let answered = (!dice.once_in(4)).then_some(revision + 1);
                         if acts {
                             revision += 1;
                             cell = Some((value, revision));
                         }
-                        (Call::Put { key, value, token: None }, Answer::Written(told))
+                        (Call::Put { key, value, token: None }, Response::Written(answered))
                     }
                     2 if dice.once_in(2) => {
                         if acts {
@@ -467,21 +467,21 @@ mod tests {
                         }
                         (
                             Call::PutIf { key, value, revision: found },
-                            Answer::Written(Some(found.max(revision))),
+                            Response::Written(Some(found.max(revision))),
                         )
                     }
-                    2 => (Call::PutIf { key, value, revision: found + 1 }, Answer::NotEqual),
+                    2 => (Call::PutIf { key, value, revision: found + 1 }, Response::NotEqual),
                     3 if dice.once_in(2) => {
                         if acts && cell.is_some() {
                             revision += 1;
                             cell = None;
                         }
-                        (Call::Delete { key }, Answer::Written(Some(revision)))
+                        (Call::Delete { key }, Response::Written(Some(revision)))
                     }
-                    _ => (Call::Get { key }, Answer::Value(cell)),
+                    _ => (Call::Get { key }, Response::Value(cell)),
                 }
             };
-            let outcome = if unheard { Outcome::Unknown } else { Outcome::Answered(answer) };
+            let outcome = if unanswered { Outcome::Unknown } else { Outcome::Answered(answer) };
             operations.push(Operation { process: 1, call, invoked, ended, outcome });
         }
         if !dice.once_in(4) {
@@ -494,15 +494,17 @@ mod tests {
     fn break_one(operation: &mut Operation, dice: &mut Dice) {
         let by = |number: u64, dice: &mut Dice| (number + 1 + dice.below(3)).saturating_sub(2);
         match &mut operation.outcome {
-            Outcome::Answered(Answer::Granted(token) | Answer::HeldBy(token)) => *token = by(*token, dice),
-            Outcome::Answered(Answer::Free(last)) => *last = Some(by(last.unwrap_or(0), dice)),
-            Outcome::Answered(Answer::Released(ended)) => *ended = !*ended,
-            Outcome::Answered(Answer::Written(Some(revision))) => *revision = by(*revision, dice),
-            Outcome::Answered(Answer::Value(Some((value, revision)))) => {
+            Outcome::Answered(Response::Granted(token) | Response::HeldBy(token)) => {
+                *token = by(*token, dice)
+            }
+            Outcome::Answered(Response::Free(last)) => *last = Some(by(last.unwrap_or(0), dice)),
+            Outcome::Answered(Response::Released(ended)) => *ended = !*ended,
+            Outcome::Answered(Response::Written(Some(revision))) => *revision = by(*revision, dice),
+            Outcome::Answered(Response::Value(Some((value, revision)))) => {
                 (*value, *revision) = (by(*value, dice), by(*revision, dice));
             }
-            outcome @ Outcome::Answered(Answer::Value(None)) => {
-                *outcome = Outcome::Answered(Answer::Value(Some((1 + dice.below(3), 1 + dice.below(3)))));
+            outcome @ Outcome::Answered(Response::Value(None)) => {
+                *outcome = Outcome::Answered(Response::Value(Some((1 + dice.below(3), 1 + dice.below(3)))));
             }
             outcome => *outcome = Outcome::Failed,
         }

@@ -6,8 +6,8 @@ use std::str::SplitWhitespace;
 use std::sync::Arc;
 
 use crate::history::{
-    Answer, Call, Death, Failure, FenceStep, Final, History, Operation, Outcome, PermitSpan, SessionSpan,
-    Sighting, Time, Wait,
+    Call, Death, FenceStep, Final, History, Operation, Outcome, PermitSpan, ProcessFailure, Response,
+    SessionSpan, Sighting, Time, Wait,
 };
 
 /// The first line, with the version of the format.
@@ -54,7 +54,7 @@ impl History {
             registers.try_for_each(|(key, value, revision)| write!(text, " {key} {value} {revision}"))?;
             writeln!(text)?;
         }
-        for Failure { node, at, why, excused } in &self.failures {
+        for ProcessFailure { node, at, why, excused } in &self.failures {
             let why = why.replace('\\', "\\\\").replace('\n', "\\n");
             writeln!(text, "failure {} {at} {excused} {why}", perhaps(*node))?;
         }
@@ -101,16 +101,16 @@ fn write_outcome(text: &mut String, outcome: &Outcome) -> fmt::Result {
         Outcome::Failed => writeln!(text, " failed"),
         Outcome::Unknown => writeln!(text, " unknown"),
         Outcome::Answered(answer) => match answer {
-            Answer::Granted(token) => writeln!(text, " granted {token}"),
-            Answer::Held => writeln!(text, " held"),
-            Answer::Released(ended) => writeln!(text, " released {ended}"),
-            Answer::HeldBy(token) => writeln!(text, " held-by {token}"),
-            Answer::Free(last) => writeln!(text, " free {}", perhaps(*last)),
-            Answer::Written(revision) => writeln!(text, " written {}", perhaps(*revision)),
-            Answer::NotEqual => writeln!(text, " not-equal"),
-            Answer::Fenced => writeln!(text, " fenced"),
-            Answer::Value(None) => writeln!(text, " none"),
-            Answer::Value(Some((value, revision))) => writeln!(text, " value {value} {revision}"),
+            Response::Granted(token) => writeln!(text, " granted {token}"),
+            Response::Held => writeln!(text, " held"),
+            Response::Released(ended) => writeln!(text, " released {ended}"),
+            Response::HeldBy(token) => writeln!(text, " held-by {token}"),
+            Response::Free(last) => writeln!(text, " free {}", perhaps(*last)),
+            Response::Written(revision) => writeln!(text, " written {}", perhaps(*revision)),
+            Response::NotEqual => writeln!(text, " not-equal"),
+            Response::Fenced => writeln!(text, " fenced"),
+            Response::Value(None) => writeln!(text, " none"),
+            Response::Value(Some((value, revision))) => writeln!(text, " value {value} {revision}"),
         },
     }
 }
@@ -168,16 +168,16 @@ impl<'a> Words<'a> {
         Some(Outcome::Answered(match self.word()? {
             "failed" => return Some(Outcome::Failed),
             "unknown" => return Some(Outcome::Unknown),
-            "granted" => Answer::Granted(self.number()?),
-            "held" => Answer::Held,
-            "released" => Answer::Released(self.truth()?),
-            "held-by" => Answer::HeldBy(self.number()?),
-            "free" => Answer::Free(self.perhaps()?),
-            "written" => Answer::Written(self.perhaps()?),
-            "not-equal" => Answer::NotEqual,
-            "fenced" => Answer::Fenced,
-            "none" => Answer::Value(None),
-            "value" => Answer::Value(Some((self.number()?, self.number()?))),
+            "granted" => Response::Granted(self.number()?),
+            "held" => Response::Held,
+            "released" => Response::Released(self.truth()?),
+            "held-by" => Response::HeldBy(self.number()?),
+            "free" => Response::Free(self.perhaps()?),
+            "written" => Response::Written(self.perhaps()?),
+            "not-equal" => Response::NotEqual,
+            "fenced" => Response::Fenced,
+            "none" => Response::Value(None),
+            "value" => Response::Value(Some((self.number()?, self.number()?))),
             _ => return None,
         }))
     }
@@ -235,7 +235,7 @@ fn read_line(history: &mut History, line: &str) -> Option<()> {
             let (node, at, excused) = (words.perhaps()?, words.number()?, words.truth()?);
             let why = line.splitn(5, ' ').nth(4)?;
             let why = why.split("\\\\").map(|part| part.replace("\\n", "\n")).collect::<Vec<_>>().join("\\");
-            history.failures.push(Failure { node, at, why, excused });
+            history.failures.push(ProcessFailure { node, at, why, excused });
             return Some(());
         }
         _ => return None,
@@ -256,19 +256,19 @@ mod tests {
         let (resource, key): (Arc<str>, Arc<str>) = ("a/r".into(), "a/k".into());
         let (r, k) = (|| resource.clone(), || key.clone());
         let calls = [
-            (Call::Acquire { resource: r() }, Outcome::Answered(Answer::Granted(3))),
-            (Call::Acquire { resource: r() }, Outcome::Answered(Answer::Held)),
+            (Call::Acquire { resource: r() }, Outcome::Answered(Response::Granted(3))),
+            (Call::Acquire { resource: r() }, Outcome::Answered(Response::Held)),
             (Call::Acquire { resource: r() }, Outcome::Failed),
-            (Call::Release { resource: r(), token: 3 }, Outcome::Answered(Answer::Released(true))),
-            (Call::Look { resource: r() }, Outcome::Answered(Answer::HeldBy(3))),
-            (Call::Look { resource: r() }, Outcome::Answered(Answer::Free(None))),
-            (Call::Look { resource: r() }, Outcome::Answered(Answer::Free(Some(3)))),
-            (Call::Put { key: k(), value: 1, token: None }, Outcome::Answered(Answer::Written(None))),
-            (Call::Put { key: k(), value: 2, token: Some(3) }, Outcome::Answered(Answer::Fenced)),
-            (Call::PutIf { key: k(), value: 4, revision: 0 }, Outcome::Answered(Answer::NotEqual)),
-            (Call::Delete { key: k() }, Outcome::Answered(Answer::Written(Some(9)))),
-            (Call::Get { key: k() }, Outcome::Answered(Answer::Value(None))),
-            (Call::Get { key: k() }, Outcome::Answered(Answer::Value(Some((1, 8))))),
+            (Call::Release { resource: r(), token: 3 }, Outcome::Answered(Response::Released(true))),
+            (Call::Look { resource: r() }, Outcome::Answered(Response::HeldBy(3))),
+            (Call::Look { resource: r() }, Outcome::Answered(Response::Free(None))),
+            (Call::Look { resource: r() }, Outcome::Answered(Response::Free(Some(3)))),
+            (Call::Put { key: k(), value: 1, token: None }, Outcome::Answered(Response::Written(None))),
+            (Call::Put { key: k(), value: 2, token: Some(3) }, Outcome::Answered(Response::Fenced)),
+            (Call::PutIf { key: k(), value: 4, revision: 0 }, Outcome::Answered(Response::NotEqual)),
+            (Call::Delete { key: k() }, Outcome::Answered(Response::Written(Some(9)))),
+            (Call::Get { key: k() }, Outcome::Answered(Response::Value(None))),
+            (Call::Get { key: k() }, Outcome::Answered(Response::Value(Some((1, 8))))),
         ];
         let mut operations: Vec<Operation> =
             calls.into_iter().map(|(call, outcome)| operation(call, 6, outcome)).collect();
@@ -291,7 +291,7 @@ mod tests {
                 Sighting { node: 2, at: 3, resource: r(), holders: vec![], last_token: 0, waiters: 0 },
             ],
             finals: vec![end],
-            failures: vec![Failure { node: None, at: 5, why, excused: false }],
+            failures: vec![ProcessFailure { node: None, at: 5, why, excused: false }],
         }
     }
 
@@ -314,8 +314,8 @@ mod tests {
             }
             let (short, _) = line.rsplit_once(' ').expect("several words");
             for strange in [short.to_owned(), format!("{line} 1"), format!("x{line}")] {
-                let told = History::from_lines(&format!("{HEAD}\n{strange}\n"));
-                assert!(told.is_err_and(|why| why.starts_with("line 2 ")), "line {number}: {strange}");
+                let described = History::from_lines(&format!("{HEAD}\n{strange}\n"));
+                assert!(described.is_err_and(|why| why.starts_with("line 2 ")), "line {number}: {strange}");
             }
         }
     }

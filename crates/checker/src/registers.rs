@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::history::{Answer, Call, Operation, Outcome, Time};
+use crate::history::{Call, Operation, Outcome, Response, Time};
 use crate::linear::Object;
 
 /// A register.
@@ -63,7 +63,7 @@ impl Object for Register {
             if let Some(value) = value_of(&operation.call) {
                 *writers.entry(value).or_default() += 1;
             }
-            if let Outcome::Answered(Answer::Value(Some((value, revision)))) = operation.outcome {
+            if let Outcome::Answered(Response::Value(Some((value, revision)))) = operation.outcome {
                 let first = reads.entry(value).or_insert((revision, operation.ended));
                 *first = (first.0.min(revision), first.1.min(operation.ended));
             }
@@ -77,7 +77,7 @@ impl Object for Register {
                 (_, Some(value)) if writers.get(&value) == Some(&1) => match reads.get(&value) {
                     Some((revision, ended)) => {
                         operation.ended = operation.invoked.max(*ended);
-                        operation.outcome = Outcome::Answered(Answer::Written(Some(*revision)));
+                        operation.outcome = Outcome::Answered(Response::Written(Some(*revision)));
                     }
                     None if !compares => return None,
                     None => {}
@@ -91,23 +91,23 @@ impl Object for Register {
 
     fn after(&self, cell: &Cell, operation: &Operation) -> Option<Cell> {
         match (&operation.call, &operation.outcome) {
-            (Call::Get { .. }, Outcome::Answered(Answer::Value(None))) => {
+            (Call::Get { .. }, Outcome::Answered(Response::Value(None))) => {
                 cell.value.is_none().then(|| cell.clone())
             }
-            (Call::Get { .. }, Outcome::Answered(Answer::Value(Some((value, revision))))) => {
+            (Call::Get { .. }, Outcome::Answered(Response::Value(Some((value, revision))))) => {
                 (cell.value == Some(*value)).then(|| cell.at(*revision)).flatten()
             }
-            (Call::Put { value, .. }, Outcome::Answered(Answer::Written(revision))) => {
+            (Call::Put { value, .. }, Outcome::Answered(Response::Written(revision))) => {
                 cell.written(Some(*value), *revision)
             }
             (Call::Put { value, .. }, Outcome::Unknown) => cell.written(Some(*value), None),
-            (Call::PutIf { value, revision, .. }, Outcome::Answered(Answer::Written(at))) => {
+            (Call::PutIf { value, revision, .. }, Outcome::Answered(Response::Written(at))) => {
                 cell.compared(*revision).and_then(|cell| cell.written(Some(*value), *at))
             }
             (Call::PutIf { value, revision, .. }, Outcome::Unknown) => {
                 cell.compared(*revision).and_then(|cell| cell.written(Some(*value), None))
             }
-            (Call::PutIf { revision, .. }, Outcome::Answered(Answer::NotEqual)) => {
+            (Call::PutIf { revision, .. }, Outcome::Answered(Response::NotEqual)) => {
                 let equal = match cell.value {
                     None => *revision == 0,
                     Some(_) => cell.exact && cell.revision == *revision,
@@ -116,12 +116,12 @@ impl Object for Register {
             }
             // Removing what is not there changes nothing and raises nothing.
             (Call::Delete { .. }, _) if cell.value.is_none() => Some(cell.clone()),
-            (Call::Delete { .. }, Outcome::Answered(Answer::Written(revision))) => {
+            (Call::Delete { .. }, Outcome::Answered(Response::Written(revision))) => {
                 cell.written(None, *revision)
             }
             (Call::Delete { .. }, Outcome::Unknown) => cell.written(None, None),
             // A refused write changes nothing; why it was refused is `fence_never_falls`' business.
-            (_, Outcome::Answered(Answer::Fenced)) => Some(cell.clone()),
+            (_, Outcome::Answered(Response::Fenced)) => Some(cell.clone()),
             _ => None,
         }
     }
@@ -131,7 +131,7 @@ impl Object for Register {
         // finds no other later: revisions rise.
         let looks = matches!(
             operation.outcome,
-            Outcome::Answered(Answer::Value(_) | Answer::NotEqual | Answer::Fenced)
+            Outcome::Answered(Response::Value(_) | Response::NotEqual | Response::Fenced)
         );
         looks && self.after(cell, operation).as_ref() == Some(cell)
     }
@@ -141,10 +141,10 @@ impl Object for Register {
         // after everybody who read a smaller one. A removal may have found nothing to remove, and then raised
         // nothing.
         match (&operation.call, &operation.outcome) {
-            (Call::Put { .. } | Call::PutIf { .. }, Outcome::Answered(Answer::Written(Some(revision)))) => {
+            (Call::Put { .. } | Call::PutIf { .. }, Outcome::Answered(Response::Written(Some(revision)))) => {
                 revision.checked_mul(2)
             }
-            (Call::Get { .. }, Outcome::Answered(Answer::Value(Some((_, revision))))) => {
+            (Call::Get { .. }, Outcome::Answered(Response::Value(Some((_, revision))))) => {
                 revision.checked_mul(2)?.checked_add(1)
             }
             _ => None,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use crate::history::{Answer, Call, History, Operation, Outcome};
+use crate::history::{Call, History, Operation, Outcome, Response};
 use crate::leases::LeaseTable;
 use crate::linear::{Verdict, search};
 use crate::registers::Register;
@@ -73,7 +73,7 @@ pub fn linearizable(history: &History) -> Judged {
             Verdict::Linearizable => {}
             Verdict::Undecided => judged.undecided.push(subject),
             Verdict::Impossible { stuck } => {
-                let stuck: Vec<String> = stuck.iter().take(6).map(told).collect();
+                let stuck: Vec<String> = stuck.iter().take(6).map(described).collect();
                 let what = format!("{subject}: no order explains {}", stuck.join("; "));
                 judged.violations.push(Violation { rule: "linearizable", what });
             }
@@ -82,7 +82,7 @@ pub fn linearizable(history: &History) -> Judged {
     judged
 }
 
-fn told(operation: &Operation) -> String {
+fn described(operation: &Operation) -> String {
     let Operation { process, call, invoked, ended, outcome } = operation;
     format!("process {process} {call:?} -> {outcome:?} in {invoked}..{ended} us")
 }
@@ -90,7 +90,7 @@ fn told(operation: &Operation) -> String {
 /// A grant that was answered: (resource, token, operation).
 fn grants(history: &History) -> impl Iterator<Item = (&Arc<str>, u64, &Operation)> {
     history.operations.iter().filter_map(|operation| match (&operation.call, &operation.outcome) {
-        (Call::Acquire { resource }, Outcome::Answered(Answer::Granted(token))) => {
+        (Call::Acquire { resource }, Outcome::Answered(Response::Granted(token))) => {
             Some((resource, *token, operation))
         }
         _ => None,
@@ -125,9 +125,9 @@ fn tokens_rise(history: &History) -> Vec<String> {
     by_end.sort_unstable();
     // The highest token told by each moment.
     let mut highest = 0;
-    for told in &mut by_end {
-        highest = highest.max(told.1);
-        told.1 = highest;
+    for described in &mut by_end {
+        highest = highest.max(described.1);
+        described.1 = highest;
     }
     for (resource, token, operation) in grants(history) {
         let before = by_end.partition_point(|(ended, _)| *ended < operation.invoked);
@@ -158,7 +158,7 @@ fn fence_never_falls(history: &History) -> Vec<String> {
     for operation in &history.operations {
         if let (
             Call::Put { key, token: Some(token), .. },
-            Outcome::Answered(Answer::Written(Some(revision))),
+            Outcome::Answered(Response::Written(Some(revision))),
         ) = (&operation.call, &operation.outcome)
         {
             written.entry(key).or_default().push((*revision, *token));
@@ -232,7 +232,7 @@ fn ended_under_a_permit(history: &History) -> Vec<String> {
         }
     }
     for operation in &history.operations {
-        let (Call::Put { key, token: Some(token), .. }, Outcome::Answered(Answer::Fenced)) =
+        let (Call::Put { key, token: Some(token), .. }, Outcome::Answered(Response::Fenced)) =
             (&operation.call, &operation.outcome)
         else {
             continue;
@@ -264,7 +264,7 @@ fn acknowledged_is_kept(history: &History) -> Vec<String> {
         for operation in &history.operations {
             let (
                 Call::Put { key, value, .. } | Call::PutIf { key, value, .. },
-                Outcome::Answered(Answer::Written(Some(revision))),
+                Outcome::Answered(Response::Written(Some(revision))),
             ) = (&operation.call, &operation.outcome)
             else {
                 continue;

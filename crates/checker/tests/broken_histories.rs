@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use tenure_checker::{
-    Answer, Call, Death, Failure, FenceStep, Final, History, Operation, Outcome, PermitSpan, SessionSpan,
-    Sighting, Wait, judge,
+    Call, Death, FenceStep, Final, History, Operation, Outcome, PermitSpan, ProcessFailure, Response,
+    SessionSpan, Sighting, Wait, judge,
 };
 
 fn name(text: &str) -> Arc<str> {
@@ -13,12 +13,12 @@ fn name(text: &str) -> Arc<str> {
 }
 
 /// An operation that was called and answered at these moments.
-fn told(process: u32, call: Call, at: (u64, u64), answer: Answer) -> Operation {
+fn answered(process: u32, call: Call, at: (u64, u64), answer: Response) -> Operation {
     Operation { process, call, invoked: at.0, ended: at.1, outcome: Outcome::Answered(answer) }
 }
 
 /// An operation that was called and never answered.
-fn unheard(process: u32, call: Call, at: u64) -> Operation {
+fn unanswered(process: u32, call: Call, at: u64) -> Operation {
     Operation { process, call, invoked: at, ended: u64::MAX, outcome: Outcome::Unknown }
 }
 
@@ -75,46 +75,46 @@ fn rejected_by(rule: &str, history: &History) {
 #[test]
 fn an_honest_history_passes() {
     accepted(&operations(vec![
-        told(1, look(), (0, 1), Answer::Free(None)),
-        told(1, acquire(), (2, 5), Answer::Granted(7)),
-        told(2, acquire(), (3, 6), Answer::Held),
-        told(1, put(1), (6, 8), Answer::Written(Some(3))),
-        told(2, get(), (7, 9), Answer::Value(None)),
-        told(2, get(), (10, 11), Answer::Value(Some((1, 3)))),
-        told(1, release(7), (12, 13), Answer::Released(true)),
-        told(2, acquire(), (14, 15), Answer::Granted(9)),
-        told(3, look(), (16, 17), Answer::HeldBy(9)),
+        answered(1, look(), (0, 1), Response::Free(None)),
+        answered(1, acquire(), (2, 5), Response::Granted(7)),
+        answered(2, acquire(), (3, 6), Response::Held),
+        answered(1, put(1), (6, 8), Response::Written(Some(3))),
+        answered(2, get(), (7, 9), Response::Value(None)),
+        answered(2, get(), (10, 11), Response::Value(Some((1, 3)))),
+        answered(1, release(7), (12, 13), Response::Released(true)),
+        answered(2, acquire(), (14, 15), Response::Granted(9)),
+        answered(3, look(), (16, 17), Response::HeldBy(9)),
     ]));
 }
 
 #[test]
 fn a_lease_that_runs_out_is_nobodys_lie() {
     accepted(&operations(vec![
-        told(1, acquire(), (0, 1), Answer::Granted(1)),
-        told(2, acquire(), (50, 51), Answer::Granted(2)),
-        told(1, release(1), (60, 61), Answer::Released(false)),
+        answered(1, acquire(), (0, 1), Response::Granted(1)),
+        answered(2, acquire(), (50, 51), Response::Granted(2)),
+        answered(1, release(1), (60, 61), Response::Released(false)),
     ]));
 }
 
 #[test]
-fn an_unknown_acquire_explains_a_token_that_nobody_was_told() {
+fn an_unknown_acquire_explains_a_token_that_nobody_was_given() {
     accepted(&operations(vec![
-        unheard(1, acquire(), 0),
-        told(2, acquire(), (5, 6), Answer::Held),
-        told(2, look(), (7, 8), Answer::HeldBy(4)),
-        told(2, look(), (9, 10), Answer::Free(Some(4))),
-        told(2, acquire(), (11, 12), Answer::Granted(5)),
+        unanswered(1, acquire(), 0),
+        answered(2, acquire(), (5, 6), Response::Held),
+        answered(2, look(), (7, 8), Response::HeldBy(4)),
+        answered(2, look(), (9, 10), Response::Free(Some(4))),
+        answered(2, acquire(), (11, 12), Response::Granted(5)),
     ]));
 }
 
 #[test]
 fn an_unknown_write_may_happen_late_or_never() {
     accepted(&operations(vec![
-        unheard(1, put(1), 0),
-        unheard(1, put(2), 1),
-        told(2, get(), (10, 11), Answer::Value(None)),
-        told(2, get(), (20, 21), Answer::Value(Some((1, 9)))),
-        told(2, get(), (30, 31), Answer::Value(Some((1, 9)))),
+        unanswered(1, put(1), 0),
+        unanswered(1, put(2), 1),
+        answered(2, get(), (10, 11), Response::Value(None)),
+        answered(2, get(), (20, 21), Response::Value(Some((1, 9)))),
+        answered(2, get(), (30, 31), Response::Value(Some((1, 9)))),
     ]));
 }
 
@@ -123,8 +123,8 @@ fn a_lost_grant_is_rejected() {
     rejected_by(
         "linearizable",
         &operations(vec![
-            told(1, acquire(), (0, 1), Answer::Granted(1)),
-            told(2, look(), (5, 6), Answer::Free(None)),
+            answered(1, acquire(), (0, 1), Response::Granted(1)),
+            answered(2, look(), (5, 6), Response::Free(None)),
         ]),
     );
 }
@@ -135,16 +135,16 @@ fn a_lease_held_twice_is_rejected() {
     rejected_by(
         "linearizable",
         &operations(vec![
-            told(1, acquire(), (0, 1), Answer::Granted(1)),
-            told(2, acquire(), (2, 3), Answer::Granted(2)),
-            told(1, release(1), (4, 5), Answer::Released(true)),
+            answered(1, acquire(), (0, 1), Response::Granted(1)),
+            answered(2, acquire(), (2, 3), Response::Granted(2)),
+            answered(1, release(1), (4, 5), Response::Released(true)),
         ]),
     );
 }
 
 #[test]
 fn a_refusal_for_a_free_resource_is_rejected() {
-    rejected_by("linearizable", &operations(vec![told(1, acquire(), (0, 1), Answer::Held)]));
+    rejected_by("linearizable", &operations(vec![answered(1, acquire(), (0, 1), Response::Held)]));
 }
 
 #[test]
@@ -152,10 +152,10 @@ fn a_stale_look_is_rejected() {
     rejected_by(
         "linearizable",
         &operations(vec![
-            told(1, acquire(), (0, 1), Answer::Granted(1)),
-            told(1, release(1), (2, 3), Answer::Released(true)),
-            told(2, acquire(), (4, 5), Answer::Granted(2)),
-            told(3, look(), (6, 7), Answer::HeldBy(1)),
+            answered(1, acquire(), (0, 1), Response::Granted(1)),
+            answered(1, release(1), (2, 3), Response::Released(true)),
+            answered(2, acquire(), (4, 5), Response::Granted(2)),
+            answered(3, look(), (6, 7), Response::HeldBy(1)),
         ]),
     );
 }
@@ -165,8 +165,8 @@ fn a_lost_write_is_rejected() {
     rejected_by(
         "linearizable",
         &operations(vec![
-            told(1, put(1), (0, 1), Answer::Written(Some(2))),
-            told(2, get(), (5, 6), Answer::Value(None)),
+            answered(1, put(1), (0, 1), Response::Written(Some(2))),
+            answered(2, get(), (5, 6), Response::Value(None)),
         ]),
     );
 }
@@ -176,9 +176,9 @@ fn a_stale_read_is_rejected() {
     rejected_by(
         "linearizable",
         &operations(vec![
-            told(1, put(1), (0, 1), Answer::Written(Some(2))),
-            told(1, put(2), (2, 3), Answer::Written(Some(3))),
-            told(2, get(), (4, 5), Answer::Value(Some((1, 2)))),
+            answered(1, put(1), (0, 1), Response::Written(Some(2))),
+            answered(1, put(2), (2, 3), Response::Written(Some(3))),
+            answered(2, get(), (4, 5), Response::Value(Some((1, 2)))),
         ]),
     );
 }
@@ -189,10 +189,10 @@ fn a_value_that_goes_back_is_rejected() {
     rejected_by(
         "linearizable",
         &operations(vec![
-            unheard(1, put(1), 0),
-            told(1, put(2), (1, 2), Answer::Written(Some(5))),
-            told(2, get(), (10, 11), Answer::Value(Some((1, 6)))),
-            told(2, get(), (12, 13), Answer::Value(Some((2, 5)))),
+            unanswered(1, put(1), 0),
+            answered(1, put(2), (1, 2), Response::Written(Some(5))),
+            answered(2, get(), (10, 11), Response::Value(Some((1, 6)))),
+            answered(2, get(), (12, 13), Response::Value(Some((2, 5)))),
         ]),
     );
 }
@@ -202,7 +202,7 @@ fn a_write_that_was_said_to_have_failed_must_not_show() {
     let failed = Operation { process: 1, call: put(1), invoked: 0, ended: 1, outcome: Outcome::Failed };
     rejected_by(
         "linearizable",
-        &operations(vec![failed, told(2, get(), (5, 6), Answer::Value(Some((1, 2))))]),
+        &operations(vec![failed, answered(2, get(), (5, 6), Response::Value(Some((1, 2))))]),
     );
 }
 
@@ -212,9 +212,9 @@ fn two_compare_and_sets_on_one_revision_are_rejected() {
     rejected_by(
         "linearizable",
         &operations(vec![
-            told(1, put(1), (0, 1), Answer::Written(Some(2))),
-            told(1, put_if(2), (2, 9), Answer::Written(None)),
-            told(2, put_if(3), (2, 9), Answer::Written(None)),
+            answered(1, put(1), (0, 1), Response::Written(Some(2))),
+            answered(1, put_if(2), (2, 9), Response::Written(None)),
+            answered(2, put_if(3), (2, 9), Response::Written(None)),
         ]),
     );
 }
@@ -226,10 +226,10 @@ fn two_compare_and_sets_on_one_revision_are_rejected() {
 fn looks_in_the_order_of_their_tokens_pass_and_in_no_other() {
     let looks = |first, second| {
         operations(vec![
-            told(1, acquire(), (0, 1), Answer::Granted(1)),
-            told(2, acquire(), (2, 20), Answer::Granted(2)),
-            told(3, look(), (3, 4), Answer::HeldBy(first)),
-            told(3, look(), (5, 6), Answer::HeldBy(second)),
+            answered(1, acquire(), (0, 1), Response::Granted(1)),
+            answered(2, acquire(), (2, 20), Response::Granted(2)),
+            answered(3, look(), (3, 4), Response::HeldBy(first)),
+            answered(3, look(), (5, 6), Response::HeldBy(second)),
         ])
     };
     accepted(&looks(1, 2));
@@ -240,10 +240,10 @@ fn looks_in_the_order_of_their_tokens_pass_and_in_no_other() {
 fn reads_in_the_order_of_their_revisions_pass_and_in_no_other() {
     let reads = |first, second| {
         operations(vec![
-            told(1, put(1), (0, 1), Answer::Written(Some(5))),
-            told(2, put(2), (2, 20), Answer::Written(Some(6))),
-            told(3, get(), (3, 4), Answer::Value(Some(first))),
-            told(3, get(), (5, 6), Answer::Value(Some(second))),
+            answered(1, put(1), (0, 1), Response::Written(Some(5))),
+            answered(2, put(2), (2, 20), Response::Written(Some(6))),
+            answered(3, get(), (3, 4), Response::Value(Some(first))),
+            answered(3, get(), (5, 6), Response::Value(Some(second))),
         ])
     };
     accepted(&reads((1, 5), (2, 6)));
@@ -251,8 +251,8 @@ fn reads_in_the_order_of_their_revisions_pass_and_in_no_other() {
     // Two writes that say they have one revision.
     let doubled = |revision| {
         operations(vec![
-            told(1, put(1), (0, 9), Answer::Written(Some(5))),
-            told(2, put(2), (0, 9), Answer::Written(Some(revision))),
+            answered(1, put(1), (0, 9), Response::Written(Some(5))),
+            answered(2, put(2), (0, 9), Response::Written(Some(revision))),
         ])
     };
     accepted(&doubled(6));
@@ -263,16 +263,16 @@ fn reads_in_the_order_of_their_revisions_pass_and_in_no_other() {
 fn a_removal_is_not_taken_for_a_look_where_it_would_find_nothing() {
     let removed = |seen| {
         operations(vec![
-            told(1, put(3), (13, 19), Answer::Written(Some(1))),
-            told(2, Call::Delete { key: name("k") }, (18, 24), Answer::Written(Some(2))),
-            told(3, get(), (25, 26), Answer::Value(seen)),
+            answered(1, put(3), (13, 19), Response::Written(Some(1))),
+            answered(2, Call::Delete { key: name("k") }, (18, 24), Response::Written(Some(2))),
+            answered(3, get(), (25, 26), Response::Value(seen)),
         ])
     };
     accepted(&removed(None));
     accepted(&removed(Some((3, 1))));
     // Nobody put it back.
     let mut history = removed(None);
-    history.operations.push(told(3, get(), (27, 28), Answer::Value(Some((3, 1)))));
+    history.operations.push(answered(3, get(), (27, 28), Response::Value(Some((3, 1)))));
     rejected_by("linearizable", &history);
 }
 
@@ -280,27 +280,27 @@ fn a_removal_is_not_taken_for_a_look_where_it_would_find_nothing() {
 fn a_release_is_not_taken_for_a_look_before_its_lease_was_granted() {
     let released = |seen| {
         operations(vec![
-            told(1, acquire(), (0, 20), Answer::Granted(1)),
-            told(2, release(1), (10, 30), Answer::Released(false)),
-            told(3, acquire(), (31, 32), seen),
+            answered(1, acquire(), (0, 20), Response::Granted(1)),
+            answered(2, release(1), (10, 30), Response::Released(false)),
+            answered(3, acquire(), (31, 32), seen),
         ])
     };
-    accepted(&released(Answer::Granted(2)));
+    accepted(&released(Response::Granted(2)));
     // It can have come before the grant, as far as these moments go.
-    accepted(&released(Answer::Held));
-    let mut history = released(Answer::Held);
+    accepted(&released(Response::Held));
+    let mut history = released(Response::Held);
     history.operations[1].invoked = 21;
     rejected_by("linearizable", &history);
 }
 
 #[test]
-fn unheard_calls_stand_for_each_other_but_not_for_more_than_they_are() {
+fn unanswered_calls_stand_for_each_other_but_not_for_more_than_they_are() {
     let grants = |second_called, second_seen| {
         operations(vec![
-            unheard(1, acquire(), 0),
-            unheard(1, acquire(), second_called),
-            told(2, look(), (5, 6), Answer::HeldBy(4)),
-            told(2, look(), second_seen, Answer::HeldBy(6)),
+            unanswered(1, acquire(), 0),
+            unanswered(1, acquire(), second_called),
+            answered(2, look(), (5, 6), Response::HeldBy(4)),
+            answered(2, look(), second_seen, Response::HeldBy(6)),
         ])
     };
     accepted(&grants(20, (30, 31)));
@@ -309,35 +309,35 @@ fn unheard_calls_stand_for_each_other_but_not_for_more_than_they_are() {
 }
 
 #[test]
-fn an_unheard_acquire_is_granted_once() {
+fn an_unanswered_acquire_is_granted_once() {
     let again = |answer| {
         operations(vec![
-            unheard(1, acquire(), 0),
-            told(2, acquire(), (5, 6), Answer::Held),
-            told(2, look(), (7, 8), Answer::HeldBy(4)),
-            told(2, look(), (9, 10), Answer::Free(Some(4))),
-            told(2, acquire(), (11, 12), answer),
+            unanswered(1, acquire(), 0),
+            answered(2, acquire(), (5, 6), Response::Held),
+            answered(2, look(), (7, 8), Response::HeldBy(4)),
+            answered(2, look(), (9, 10), Response::Free(Some(4))),
+            answered(2, acquire(), (11, 12), answer),
         ])
     };
-    accepted(&again(Answer::Granted(5)));
-    rejected_by("linearizable", &again(Answer::Held));
-    let mut history = again(Answer::Held);
-    history.operations.push(unheard(3, acquire(), 3));
+    accepted(&again(Response::Granted(5)));
+    rejected_by("linearizable", &again(Response::Held));
+    let mut history = again(Response::Held);
+    history.operations.push(unanswered(3, acquire(), 3));
     accepted(&history);
 }
 
 #[test]
-fn an_unheard_acquire_is_not_wasted_where_another_explains_as_much() {
-    // The refusal can be explained by either grant, the look by the unheard one alone.
+fn an_unanswered_acquire_is_not_wasted_where_another_explains_as_much() {
+    // The refusal can be explained by either grant, the look by the unanswered one alone.
     let seen = |also: Option<u64>| {
         let mut all = vec![
-            unheard(1, acquire(), 0),
-            told(2, acquire(), (1, 9), Answer::Held),
-            told(3, acquire(), (2, 8), Answer::Granted(3)),
-            told(3, release(3), (10, 11), Answer::Released(true)),
-            told(2, look(), (20, 21), Answer::HeldBy(7)),
+            unanswered(1, acquire(), 0),
+            answered(2, acquire(), (1, 9), Response::Held),
+            answered(3, acquire(), (2, 8), Response::Granted(3)),
+            answered(3, release(3), (10, 11), Response::Released(true)),
+            answered(2, look(), (20, 21), Response::HeldBy(7)),
         ];
-        all.extend(also.map(|token| told(2, look(), (30, 31), Answer::HeldBy(token))));
+        all.extend(also.map(|token| answered(2, look(), (30, 31), Response::HeldBy(token))));
         operations(all)
     };
     accepted(&seen(None));
@@ -345,13 +345,13 @@ fn an_unheard_acquire_is_not_wasted_where_another_explains_as_much() {
 }
 
 #[test]
-fn an_unheard_write_that_was_read_is_judged_as_if_it_had_been_answered() {
+fn an_unanswered_write_that_was_read_is_judged_as_if_it_had_been_answered() {
     let read = |called, found, later| {
         operations(vec![
-            unheard(1, put(1), called),
-            told(2, get(), (10, 11), Answer::Value(Some((1, found)))),
-            told(2, put(2), (12, 13), Answer::Written(Some(7))),
-            told(2, get(), (14, 15), Answer::Value(Some(later))),
+            unanswered(1, put(1), called),
+            answered(2, get(), (10, 11), Response::Value(Some((1, found)))),
+            answered(2, put(2), (12, 13), Response::Written(Some(7))),
+            answered(2, get(), (14, 15), Response::Value(Some(later))),
         ])
     };
     accepted(&read(0, 5, (2, 7)));
@@ -361,17 +361,17 @@ fn an_unheard_write_that_was_read_is_judged_as_if_it_had_been_answered() {
     rejected_by("linearizable", &read(0, 5, (1, 5)));
     // One write at two revisions.
     let mut history = read(0, 5, (2, 7));
-    history.operations.insert(1, told(3, get(), (8, 9), Answer::Value(Some((1, 4)))));
+    history.operations.insert(1, answered(3, get(), (8, 9), Response::Value(Some((1, 4)))));
     rejected_by("linearizable", &history);
 }
 
 #[test]
-fn an_unheard_write_that_nobody_read_excuses_nothing() {
+fn an_unanswered_write_that_nobody_read_excuses_nothing() {
     let lost = |seen| {
         operations(vec![
-            told(1, put(1), (0, 1), Answer::Written(Some(2))),
-            unheard(1, put(9), 2),
-            told(2, get(), (5, 6), Answer::Value(seen)),
+            answered(1, put(1), (0, 1), Response::Written(Some(2))),
+            unanswered(1, put(9), 2),
+            answered(2, get(), (5, 6), Response::Value(seen)),
         ])
     };
     accepted(&lost(Some((1, 2))));
@@ -380,12 +380,12 @@ fn an_unheard_write_that_nobody_read_excuses_nothing() {
     // Only who compares can tell that it happened.
     let put_if = |value| Call::PutIf { key: name("k"), value, revision: 0 };
     let compared = |others: Vec<Operation>| {
-        let not_equal = told(2, put_if(7), (5, 6), Answer::NotEqual);
+        let not_equal = answered(2, put_if(7), (5, 6), Response::NotEqual);
         operations(others.into_iter().chain([not_equal]).collect())
     };
-    accepted(&compared(vec![unheard(1, put(9), 2)]));
+    accepted(&compared(vec![unanswered(1, put(9), 2)]));
     rejected_by("linearizable", &compared(vec![]));
-    rejected_by("linearizable", &compared(vec![unheard(1, put(9), 7)]));
+    rejected_by("linearizable", &compared(vec![unanswered(1, put(9), 7)]));
 }
 
 #[test]
@@ -401,8 +401,8 @@ fn a_token_issued_twice_is_rejected() {
     rejected_by(
         "tokens_rise",
         &operations(vec![
-            told(1, acquire(), (0, 9), Answer::Granted(1)),
-            told(2, other, (0, 9), Answer::Granted(1)),
+            answered(1, acquire(), (0, 9), Response::Granted(1)),
+            answered(2, other, (0, 9), Response::Granted(1)),
         ]),
     );
 }
@@ -413,8 +413,8 @@ fn a_token_that_falls_is_rejected() {
     rejected_by(
         "tokens_rise",
         &operations(vec![
-            told(1, acquire(), (0, 1), Answer::Granted(5)),
-            told(2, other, (2, 3), Answer::Granted(4)),
+            answered(1, acquire(), (0, 1), Response::Granted(5)),
+            answered(2, other, (2, 3), Response::Granted(4)),
         ]),
     );
 }
@@ -436,8 +436,8 @@ fn a_guarded_register_that_takes_an_old_token_is_rejected() {
     rejected_by(
         "fence_never_falls",
         &operations(vec![
-            told(1, guarded(1, 5), (0, 1), Answer::Written(Some(2))),
-            told(2, guarded(2, 4), (2, 3), Answer::Written(Some(3))),
+            answered(1, guarded(1, 5), (0, 1), Response::Written(Some(2))),
+            answered(2, guarded(2, 4), (2, 3), Response::Written(Some(3))),
         ]),
     );
 }
@@ -465,8 +465,8 @@ fn a_guard_that_refuses_whoever_has_a_permit_is_rejected() {
     let refused = |until| History {
         permits: vec![permit(1, 1, 10, until)],
         ..operations(vec![
-            told(1, acquire(), (0, 5), Answer::Granted(1)),
-            told(1, guarded(7, 1), (12, 18), Answer::Fenced),
+            answered(1, acquire(), (0, 5), Response::Granted(1)),
+            answered(1, guarded(7, 1), (12, 18), Response::Fenced),
         ])
     };
     rejected_by("permits_never_overlap", &refused(20));
@@ -477,9 +477,9 @@ fn a_guard_that_refuses_whoever_has_a_permit_is_rejected() {
 fn a_release_that_ended_nothing_is_rejected() {
     let released = |ended| {
         operations(vec![
-            told(1, acquire(), (0, 5), Answer::Granted(1)),
-            told(2, acquire(), (10, 20), Answer::Granted(2)),
-            told(1, release(1), (30, 40), Answer::Released(ended)),
+            answered(1, acquire(), (0, 5), Response::Granted(1)),
+            answered(2, acquire(), (10, 20), Response::Granted(2)),
+            answered(1, release(1), (30, 40), Response::Released(ended)),
         ])
     };
     rejected_by("linearizable", &released(true));
@@ -497,13 +497,13 @@ fn permits_of_one_token_and_permits_that_touch_are_fine() {
 #[test]
 fn a_node_that_forgot_is_rejected() {
     let end = Final { node: 2, entries: 9, state: 1, last_token: 3, registers: vec![(name("k"), 1, 2)] };
-    let mut history = operations(vec![told(1, acquire(), (0, 1), Answer::Granted(4))]);
+    let mut history = operations(vec![answered(1, acquire(), (0, 1), Response::Granted(4))]);
     history.finals.push(end.clone());
     rejected_by("acknowledged_is_kept", &history);
-    let mut history = operations(vec![told(1, put(7), (0, 1), Answer::Written(Some(3)))]);
+    let mut history = operations(vec![answered(1, put(7), (0, 1), Response::Written(Some(3)))]);
     history.finals.push(end.clone());
     rejected_by("acknowledged_is_kept", &history);
-    let mut history = operations(vec![told(1, put(7), (0, 1), Answer::Written(Some(2)))]);
+    let mut history = operations(vec![answered(1, put(7), (0, 1), Response::Written(Some(2)))]);
     history.finals.push(end);
     rejected_by("acknowledged_is_kept", &history);
 }
@@ -535,7 +535,7 @@ fn a_waiter_that_is_forgotten_is_rejected() {
 
 #[test]
 fn a_node_that_fell_over_is_rejected() {
-    let failure = |excused| Failure { node: Some(1), at: 5, why: "it panicked".into(), excused };
+    let failure = |excused| ProcessFailure { node: Some(1), at: 5, why: "it panicked".into(), excused };
     rejected_by("no_one_takes_us_down", &History { failures: vec![failure(false)], ..History::default() });
     accepted(&History { failures: vec![failure(true)], ..History::default() });
 }

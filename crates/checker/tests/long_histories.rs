@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tenure_checker::{Answer, Call, History, Judged, Operation, Outcome, linearizable};
+use tenure_checker::{Call, History, Judged, Operation, Outcome, Response, linearizable};
 
 const PROCESSES: u64 = 8;
 const OPERATIONS: u64 = 100_000;
@@ -21,7 +21,7 @@ impl Dice {
     }
 }
 
-/// When something was called, happened and ended. What never happened, or was never heard of, has no such moment.
+/// When something was called, happened and ended. What never happened, or was never answered, has no such moment.
 struct Moments {
     process: u64,
     invoked: u64,
@@ -74,7 +74,7 @@ fn honest(seed: u64) -> History {
                     (token, holder) = (token + 1 + dice.below(3), Some(process));
                     *ours = ended.is_some().then_some(token);
                 }
-                let answer = if is_free { Answer::Granted(token) } else { Answer::Held };
+                let answer = if is_free { Response::Granted(token) } else { Response::Held };
                 (Call::Acquire { resource: resource.clone() }, answer)
             }
             (0..=2, Some(held)) => {
@@ -82,11 +82,12 @@ fn honest(seed: u64) -> History {
                     holder = None;
                 }
                 *ours = None;
-                (Call::Release { resource: resource.clone(), token: held }, Answer::Released(false))
+                (Call::Release { resource: resource.clone(), token: held }, Response::Released(false))
             }
             (3, _) => {
-                let answer = if holder.is_some() { Answer::HeldBy(token) } else { Answer::Free(Some(token)) };
-                let answer = if token == 0 { Answer::Free(None) } else { answer };
+                let answer =
+                    if holder.is_some() { Response::HeldBy(token) } else { Response::Free(Some(token)) };
+                let answer = if token == 0 { Response::Free(None) } else { answer };
                 (Call::Look { resource: resource.clone() }, answer)
             }
             (4 | 5, _) => {
@@ -95,9 +96,9 @@ fn honest(seed: u64) -> History {
                     cell = Some((number as u64, revision));
                 }
                 let call = Call::Put { key: key.clone(), value: number as u64, token: None };
-                (call, Answer::Written(Some(revision)))
+                (call, Response::Written(Some(revision)))
             }
-            _ => (Call::Get { key: key.clone() }, Answer::Value(cell)),
+            _ => (Call::Get { key: key.clone() }, Response::Value(cell)),
         };
         let outcome = if ended.is_some() { Outcome::Answered(answer) } else { Outcome::Unknown };
         let ended = ended.unwrap_or(u64::MAX);
@@ -121,11 +122,11 @@ fn rejected(judged: &Judged, subject: &str) {
 }
 
 #[test]
-fn a_long_honest_history_with_many_unheard_calls_is_decided() {
+fn a_long_honest_history_with_many_unanswered_calls_is_decided() {
     for seed in 1..=3 {
         let history = honest(seed);
-        let unheard = history.operations.iter().filter(|operation| operation.outcome == Outcome::Unknown);
-        assert!(unheard.count() > 3_000);
+        let unanswered = history.operations.iter().filter(|operation| operation.outcome == Outcome::Unknown);
+        assert!(unanswered.count() > 3_000);
         assert_eq!(linearizable(&history), Judged::default(), "seed {seed}");
     }
 }
@@ -133,7 +134,7 @@ fn a_long_honest_history_with_many_unheard_calls_is_decided() {
 #[test]
 fn one_stale_look_among_many_is_found() {
     let judged = broken(honest(1), |operation| match &mut operation.outcome {
-        Outcome::Answered(Answer::HeldBy(token)) => {
+        Outcome::Answered(Response::HeldBy(token)) => {
             *token -= 100;
             true
         }
@@ -145,7 +146,7 @@ fn one_stale_look_among_many_is_found() {
 #[test]
 fn one_token_from_the_future_is_found() {
     let judged = broken(honest(1), |operation| match &mut operation.outcome {
-        Outcome::Answered(Answer::HeldBy(token)) => {
+        Outcome::Answered(Response::HeldBy(token)) => {
             *token += 100;
             true
         }
@@ -158,12 +159,12 @@ fn one_token_from_the_future_is_found() {
 fn one_stale_read_among_many_is_found() {
     let history = honest(2);
     let mut old = history.operations.iter().filter_map(|operation| match operation.outcome {
-        Outcome::Answered(Answer::Value(Some(read))) => Some(read),
+        Outcome::Answered(Response::Value(Some(read))) => Some(read),
         _ => None,
     });
     let old = old.nth(1_000).expect("something was read");
     let judged = broken(history, |operation| match &mut operation.outcome {
-        Outcome::Answered(Answer::Value(read @ Some(_))) => {
+        Outcome::Answered(Response::Value(read @ Some(_))) => {
             *read = Some(old);
             true
         }
@@ -179,7 +180,7 @@ fn one_write_that_was_denied_and_shows_is_found() {
         .operations
         .iter()
         .filter_map(|operation| match operation.outcome {
-            Outcome::Answered(Answer::Value(Some((value, _)))) => Some(value),
+            Outcome::Answered(Response::Value(Some((value, _)))) => Some(value),
             _ => None,
         })
         .collect();
@@ -194,7 +195,7 @@ fn one_write_that_was_denied_and_shows_is_found() {
 }
 
 #[test]
-fn a_hidden_grant_that_no_unheard_call_explains_is_found() {
+fn a_hidden_grant_that_no_unanswered_call_explains_is_found() {
     // All of them are said to have done nothing from the middle on; those before it may be late, but there are too few.
     let mut history = honest(1);
     let middle = history.operations.len() / 2;

@@ -11,7 +11,7 @@ use crate::output::Output;
 
 /// How long one attempt may take before another endpoint is asked.
 const ATTEMPT_WITHIN: Duration = Duration::from_secs(3);
-/// What an acquire that stands in line gets on top of its wait: the grant has to travel, too.
+/// What an acquire that waits in the queue gets on top of its wait: the grant has to travel, too.
 const WAIT_SLACK: Duration = Duration::from_secs(5);
 
 /// What one transmission comes to.
@@ -66,7 +66,7 @@ impl<'a> Context<'a> {
         self.transport.call(self.call(Repeat::Harmless), send).await
     }
 
-    /// The same for a call that stands in line: at most so long, or for ever.
+    /// The same for a call that waits in the queue: at most so long, or for ever.
     pub async fn wait_repeatably<A, S>(
         &self,
         at_most: Option<Duration>,

@@ -1,14 +1,14 @@
 //! The `tenure` binary: parse, run, map to a code.
 //!
-//! This crate decides how things are asked for and how they are told. It holds no rule that another front end
-//! would have to repeat: leases are decided by the store, transmissions by the client library.
+//! This crate decides how things are asked for and how they are reported. It holds no rule that another front
+//! end would have to repeat: leases are decided by the store, transmissions by the client library.
 
 mod agent;
 mod args;
 mod commands;
 mod context;
+mod error;
 mod exit;
-mod failure;
 mod output;
 mod render;
 #[cfg(target_os = "linux")]
@@ -18,8 +18,8 @@ mod shapes;
 use std::process::ExitCode;
 
 use args::{Command, Globals};
+use error::CommandError;
 use exit::Exit;
-use failure::Failure;
 use output::Output;
 
 fn main() -> ExitCode {
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
     })
 }
 
-fn carry_out(command: Command, globals: &Globals, output: &Output) -> Result<Exit, Failure> {
+fn carry_out(command: Command, globals: &Globals, output: &Output) -> Result<Exit, CommandError> {
     match command {
         #[cfg(target_os = "linux")]
         Command::Run(_) | Command::Elect(_) => unreachable!("these end with the code of their command"),

@@ -53,7 +53,7 @@ fn at(unix_ms: u64) -> String {
     calendar(WallTime::from_unix_millis(unix_ms))
 }
 
-/// A lease as its holder is told of it.
+/// A lease as its holder sees it.
 pub fn granted(grant: &proto::Grant) -> json::Granted {
     json::Granted {
         resource: grant.resource.clone(),
@@ -175,11 +175,11 @@ pub fn session(summary: &proto::SessionSummary) -> Value {
 
 /// What a renewal answered.
 pub fn renewed(session: &str, answer: &proto::Renewed) -> json::Renewed {
-    let news = |news: &proto::LeaseNews| json::LeaseNews {
-        resource: news.resource.clone(),
-        token: news.token,
-        why: some_why(news.why()),
-        remaining_ms: news.remaining_ms,
+    let change = |change: &proto::LeaseNews| json::LeaseNews {
+        resource: change.resource.clone(),
+        token: change.token,
+        why: some_why(change.why()),
+        remaining_ms: change.remaining_ms,
     };
     json::Renewed {
         session: session.to_owned(),
@@ -187,8 +187,8 @@ pub fn renewed(session: &str, answer: &proto::Renewed) -> json::Renewed {
         ttl_ms: answer.ttl_ms,
         number: answer.number,
         last_lease_revision: answer.last_lease_revision,
-        noticed: answer.noticed.iter().map(news).collect(),
-        ended: answer.ended.iter().map(news).collect(),
+        noticed: answer.noticed.iter().map(change).collect(),
+        ended: answer.ended.iter().map(change).collect(),
         incomplete: answer.incomplete,
     }
 }
@@ -233,7 +233,7 @@ pub struct Leadership {
     pub value: Option<String>,
     /// The same, if it is not.
     pub value_base64: Option<String>,
-    /// How many stand in line.
+    /// How many wait in the queue.
     pub candidates: u64,
     /// For how long nobody can be elected, after an unclean end.
     pub delayed_ms: Option<u64>,
@@ -306,15 +306,15 @@ pub fn cluster(status: &proto::ClusterStatusResponse) -> json::ClusterStatus {
 }
 
 /// The events of one revision. A kind that this build does not know is left out: a newer store has more to tell.
-pub fn events(told: &proto::WatchResponse) -> Vec<json::Event> {
+pub fn events(response: &proto::WatchResponse) -> Vec<json::Event> {
     let event = |event: &proto::Event| {
         Some(json::Event {
-            revision: told.revision,
-            at: at(told.unix_ms),
+            revision: response.revision,
+            at: at(response.unix_ms),
             kind: event_kind(event.kind.as_ref()?),
         })
     };
-    told.events.iter().filter_map(event).collect()
+    response.events.iter().filter_map(event).collect()
 }
 
 fn event_kind(kind: &proto::event::Kind) -> json::EventKind {
@@ -404,7 +404,7 @@ fn event_kind(kind: &proto::event::Kind) -> json::EventKind {
             holder: event.holder,
             paused_ms: event.paused_ms,
         },
-        Proto::TookOffice(event) => Json::TookOffice { node: event.node, term: event.term },
+        Proto::TookOffice(event) => Json::BecameLeader { node: event.node, term: event.term },
         Proto::Changed(event) => Json::Changed { what: event.what, how: event.how },
     }
 }

@@ -12,11 +12,11 @@ use tenure_core::{
 use tenure_wire::{ApiError, Code, Effect};
 
 use crate::error::CallError;
-use crate::keeper::Keeper;
 use crate::lease::Lease;
 use crate::session::Handle;
+use crate::session_driver::SessionDriver;
 
-/// How long the store may take to answer, on top of the time that the request may stand in line.
+/// How long the store may take to answer, on top of the time that the request may wait in the queue.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
 /// A request for leases, from [`Session::acquire`](crate::Session::acquire). Await it.
@@ -66,13 +66,13 @@ impl<T> AcquireRequest<T> {
         }
     }
 
-    /// Stands in line for as long as the session lives.
+    /// Waits in the queue for as long as the session lives.
     pub fn wait(mut self) -> Self {
         self.wait = Wait::Forever;
         self
     }
 
-    /// Stands in line for at most this long, as the store counts it.
+    /// Waits in the queue for at most this long, as the store counts it.
     pub fn wait_for(mut self, length: Duration) -> Self {
         self.wait = if length.is_zero() { Wait::No } else { Wait::For(length) };
         self
@@ -90,7 +90,7 @@ impl<T> AcquireRequest<T> {
         self
     }
 
-    /// Higher goes first in line. Never takes from a holder.
+    /// Higher goes first in the queue. Never takes from a holder.
     pub fn priority(mut self, priority: i32) -> Self {
         self.policies.priority = priority;
         self
@@ -108,14 +108,14 @@ impl<T> AcquireRequest<T> {
         self
     }
 
-    /// How long the store may take to answer, on top of standing in line. 10 s if not said.
+    /// How long the store may take to answer, on top of waiting in the queue. 10 s if not said.
     pub fn answer_within(mut self, within: Duration) -> Self {
         self.answer_within = within;
         self
     }
 
     async fn ask(self) -> Result<Vec<Lease>, AcquireError> {
-        let keeper = self.handle.keeper().clone();
+        let driver = self.handle.driver().clone();
         let acquire = Acquire {
             // Replaced by the session's next number when it is sent.
             by: AcquireBy::Session(Caller::unnumbered(nobody())),
@@ -131,16 +131,16 @@ impl<T> AcquireRequest<T> {
             Wait::For(length) => Some(length.saturating_add(self.answer_within)),
             Wait::Forever => None,
         };
-        let (number, answer) = keeper.acquire(self.handle, acquire);
+        let (number, answer) = driver.acquire(self.handle, acquire);
         // Dropped on every way out but the one with an answer: then it is undone, however far it got.
-        let mut undo = Undo { keeper: &keeper, number: Some(number) };
+        let mut undo = Undo { driver: &driver, number: Some(number) };
         let answer = match within {
             None => answer.await,
             Some(within) => tokio::select! {
                 biased;
                 answer = answer => answer,
-                () = keeper.shared.execution.sleep(within) => {
-                    return Err(AcquireError::Call(keeper.acquire_unanswered(number)));
+                () = driver.shared.execution.sleep(within) => {
+                    return Err(AcquireError::Call(driver.acquire_unanswered(number)));
                 }
             },
         };
@@ -149,7 +149,7 @@ impl<T> AcquireRequest<T> {
             Ok(Ok(leases)) => Ok(leases),
             Ok(Err(error)) => Err(AcquireError::from(error)),
             // It is forgotten by its own cancel alone. If that should ever not be so, nobody knows what became of it.
-            Err(_) => Err(AcquireError::Call(keeper.acquire_unanswered(number))),
+            Err(_) => Err(AcquireError::Call(driver.acquire_unanswered(number))),
         }
     }
 }
@@ -160,10 +160,10 @@ impl IntoFuture for AcquireRequest<Lease> {
 
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(async {
-            let keeper = self.handle.keeper().clone();
+            let driver = self.handle.driver().clone();
             let lease = self.ask().await?.pop();
-            // The keeper lets no answer through that grants something else than was asked for.
-            lease.ok_or_else(|| AcquireError::Call(keeper.unanswered(Effect::Unknown)))
+            // The session driver lets no answer through that grants something else than was asked for.
+            lease.ok_or_else(|| AcquireError::Call(driver.unanswered(Effect::Unknown)))
         })
     }
 }
@@ -178,14 +178,14 @@ impl IntoFuture for AcquireRequest<Vec<Lease>> {
 }
 
 struct Undo<'a> {
-    keeper: &'a Arc<Keeper>,
+    driver: &'a Arc<SessionDriver>,
     number: Option<u64>,
 }
 
 impl Drop for Undo<'_> {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.keeper.cancel(number);
+            self.driver.cancel(number);
         }
     }
 }
@@ -200,7 +200,7 @@ pub enum AcquireError {
     /// A name is none.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// Somebody else has it, or stands in line before: a true no. Ask again later, or wait in line.
+    /// Somebody else has it, or waits in the queue before: a true no. Ask again later, or wait in the queue.
     #[error("{0}")]
     Held(ApiError),
     /// The store said no for another reason, or could not be asked.

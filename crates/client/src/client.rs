@@ -13,11 +13,11 @@ use crate::embedded::Embedded;
 use crate::endpoints::{Endpoint, Endpoints, InvalidEndpoint};
 use crate::execution::{Execution, Work};
 use crate::fences::Refusals;
-use crate::heart::{Heart, ToHeart};
-use crate::keeper::{KeepOptions, Keeper};
 use crate::net::Network;
 use crate::registers::Registers;
+use crate::renewer::{Renewer, ToRenewer};
 use crate::session::SessionRequest;
+use crate::session_driver::{KeepOptions, SessionDriver};
 use crate::store::{Store, TimeBase};
 use crate::transport::random_nonce;
 
@@ -27,12 +27,12 @@ pub(crate) struct Shared {
     pub clock: Arc<dyn Clock>,
     pub execution: Execution,
     pub refusals: Refusals,
-    pub heart: mpsc::UnboundedSender<ToHeart>,
+    pub renewer: mpsc::UnboundedSender<ToRenewer>,
     /// Sessions that the store let run out before their deadlines.
     pub early_ends: AtomicU64,
 }
 
-/// A client of one store. Cheap to clone; clones share their connections and their heart.
+/// A client of one store. Cheap to clone; clones share their connections and their renewer.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -105,11 +105,11 @@ impl Client {
 
     /// A client of any store, living by any clock, running anywhere: for simulation, and for other stores.
     pub fn with(store: Arc<dyn Store>, clock: Arc<dyn Clock>, execution: Execution) -> Client {
-        let (heart, inbox) = mpsc::unbounded_channel();
-        let beating = Heart::new(store.clone(), clock.clone(), inbox, heart.downgrade());
-        execution.spawn(Work::Heart, beating.run());
+        let (renewer, inbox) = mpsc::unbounded_channel();
+        let beating = Renewer::new(store.clone(), clock.clone(), inbox, renewer.downgrade());
+        execution.spawn(Work::Renewer, beating.run());
         let (refusals, early_ends) = (Refusals::default(), AtomicU64::new(0));
-        Client(Arc::new(Shared { store, clock, execution, refusals, heart, early_ends }))
+        Client(Arc::new(Shared { store, clock, execution, refusals, renewer, early_ends }))
     }
 
     /// How a new session is to be opened.
@@ -142,12 +142,12 @@ impl Client {
         &self.0
     }
 
-    pub(crate) fn keep(&self, options: KeepOptions) -> Arc<Keeper> {
+    pub(crate) fn keep(&self, options: KeepOptions) -> Arc<SessionDriver> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let key = NEXT.fetch_add(1, Ordering::Relaxed);
-        let keeper = Keeper::new(key, self.0.clone(), options, Nonce::new(random_nonce()));
-        // The heart lives as long as any client or session of it, and this is one.
-        let _ = self.0.heart.send(ToHeart::Join(keeper.clone()));
-        keeper
+        let driver = SessionDriver::new(key, self.0.clone(), options, Nonce::new(random_nonce()));
+        // The renewer lives as long as any client or session of it, and this is one.
+        let _ = self.0.renewer.send(ToRenewer::Join(driver.clone()));
+        driver
     }
 }

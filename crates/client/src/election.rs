@@ -1,9 +1,9 @@
-//! Election: leadership is a lease, and whoever loses it stands in line again.
+//! Election: leadership is a lease, and whoever loses it waits in the queue again.
 //!
-//! There is no recipe here, and so nothing that could race: the line, the grant and the end are the store's. This file
-//! only keeps a candidate going through *prepare, stand in line and warm up, lead*, after any loss again from the
-//! start, with a session of its own each time. A session that died in the line is noticed and replaced, so no
-//! candidate becomes one that waits for ever.
+//! There is no recipe here, and so nothing that could race: the queue, the grant and the end are the store's.
+//! This file only keeps a candidate going through *prepare, wait in the queue and warm up, lead*, after any
+//! loss again from the start, with a session of its own each time. A session that died in the queue is
+//! noticed and replaced, so no candidate becomes one that waits for ever.
 
 use std::future::Future;
 use std::ops::Deref;
@@ -29,14 +29,14 @@ const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// What a candidate does. All of it is optional but leading.
 pub trait Candidate: Send + Sync {
-    /// Done before standing in line: a candidate that is not ready to acquire does not take the lease from one
-    /// that is.
+    /// Done before waiting in the queue: a candidate that is not ready to acquire does not take the lease
+    /// from one that is.
     fn prepare(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
 
-    /// Done while standing in line: caches, connections, whatever makes the first moment in office a working one.
-    /// Leading begins when both are done.
+    /// Done while waiting in the queue: caches, connections, whatever makes the first moment as leader a
+    /// working one. Leading begins when both are done.
     fn warm_up(&self) -> impl Future<Output = ()> + Send {
         async {}
     }
@@ -91,7 +91,7 @@ impl Election {
         self
     }
 
-    /// Higher goes first in line. Never takes office from a leader.
+    /// Higher goes first in the queue. Never takes leadership from a leader.
     #[must_use]
     pub fn priority(mut self, priority: i32) -> Self {
         self.priority = priority;
@@ -105,7 +105,7 @@ impl Election {
         self
     }
 
-    /// Stands in line once and returns when elected. Dropping this future leaves the line.
+    /// Waits in the queue once and returns when elected. Dropping this future leaves the queue.
     pub async fn campaign(&self) -> Result<Leadership, ElectionError> {
         self.campaign_and(async {}).await
     }
@@ -118,7 +118,7 @@ impl Election {
             Ok::<(), ElectionError>(())
         };
         let granted = async { request.await.map_err(ElectionError::from) };
-        // A line that is left (the session ended in it) ends the warm-up too: it would begin again anyway.
+        // A queue that is left (the session ended in it) ends the warm-up too: it would begin again anyway.
         let (lease, ()) = tokio::try_join!(granted, warm_up)?;
         let leadership = Leadership { lease, session };
         if let Some(value) = &self.value {
@@ -138,7 +138,7 @@ impl Election {
                 let led = leadership.lease_status_changes();
                 tokio::select! {
                     biased;
-                    () = past_office(led) => {}
+                    () = past_leadership(led) => {}
                     () = candidate.lead(&leadership) => {}
                 }
                 Ok::<Leadership, ElectionError>(leadership)
@@ -150,8 +150,8 @@ impl Election {
             };
             if let Ok(leadership) = ended {
                 backoff.reset();
-                // Until the store has it back, standing in line again would be standing behind oneself. What cannot
-                // be told to the store ends there by itself.
+                // Until the store has it back, waiting in the queue again would be standing behind oneself.
+                // What cannot be reported to the store ends there by itself.
                 tokio::select! {
                     biased;
                     () = &mut until => return,
@@ -172,12 +172,12 @@ impl Election {
     pub fn observe(&self) -> Result<Observer, InvalidName> {
         let name: ResourceName = self.name.parse()?;
         let changes = self.client.watch(name.as_str());
-        Ok(Observer { client: self.client.clone(), name, changes, told: None, looked: None })
+        Ok(Observer { client: self.client.clone(), name, changes, last_seen: None, looked: None })
     }
 }
 
 /// Waits until the leader may not act any more.
-async fn past_office(mut changes: crate::lease::StatusChanges) {
+async fn past_leadership(mut changes: crate::lease::StatusChanges) {
     let over = |state| matches!(state, LeaseState::Ended(_) | LeaseState::Jeopardy(Jeopardy::PastDeadline));
     while !over(changes.latest().state) {
         if changes.next().await.is_none() {
@@ -201,7 +201,7 @@ impl Leadership {
         guarded.put(Leader::value_key(self.lease.resource()), value).await.map_err(ElectionError::Call)
     }
 
-    /// Gives the leadership back, once no permit is out. The next in line is elected in the same step.
+    /// Gives the leadership back, once no permit is out. The next in the queue is elected in the same step.
     pub async fn resign(self) -> Result<(), CallError> {
         let Leadership { lease, session } = self;
         let released = lease.release().await.map(drop);
@@ -251,19 +251,19 @@ pub enum Leader {
 }
 
 impl Leader {
-    /// The register that a leader publishes in: under the election's name, so that one watch hears of both. What is in it is
+    /// The register that a leader publishes in: under the election's name, so that one watch covers both. What is in it is
     /// the leader's only while the register belongs to the leader's session.
     pub fn value_key(election: &ResourceName) -> String {
         format!("{election}/leader")
     }
 }
 
-/// Hears of leaders, and of there being none.
+/// Is notified of leaders, and of there being none.
 pub struct Observer {
     client: Client,
     name: ResourceName,
     changes: Changes,
-    told: Option<Leader>,
+    last_seen: Option<Leader>,
     /// The revision at which the leader was last looked up.
     looked: Option<Revision>,
 }
@@ -273,8 +273,8 @@ impl Observer {
     pub async fn next(&mut self) -> Result<Leader, CallError> {
         loop {
             let leader = self.look().await?;
-            if self.told.as_ref() != Some(&leader) {
-                self.told = Some(leader.clone());
+            if self.last_seen.as_ref() != Some(&leader) {
+                self.last_seen = Some(leader.clone());
                 return Ok(leader);
             }
             loop {
@@ -314,7 +314,7 @@ pub enum ElectionError {
     /// No session could be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The line was left without a grant.
+    /// The queue was left without a grant.
     #[error(transparent)]
     Acquire(#[from] AcquireError),
     /// It was won, and lost before it began.

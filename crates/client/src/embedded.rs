@@ -1,8 +1,8 @@
-//! The store inside the process: the same machine and the same office as a cluster's, without a log.
+//! The store inside the process: the same machine and the same proposer as a cluster's, without a log.
 //!
 //! For tests, for examples and for programs whose contenders are all threads of one process. It keeps nothing
 //! when the process ends and is not fault-tolerant. It holds no lease rule: it stamps what arrives as a leader does
-//! (`tenure_core::Office`), applies it (`tenure_core::Machine`), and carries the answers out.
+//! (`tenure_core::Proposer`), applies it (`tenure_core::Machine`), and carries the answers out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -10,19 +10,22 @@ use std::time::Duration;
 
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{
-    Answer, Applied, Command, Done, Entry, Event, EventKind, Line, Machine, MachineTime, Message, Office,
-    OfficeLimits, Open, Refusal, Register, RegisterKey, Renewal, RenewalAnswer, ResourceName, Revision,
-    Secret, SessionId, SessionNumber, Token,
+    Answer, Applied, Command, Done, Entry, Event, EventKind, Machine, MachineTime, Message, Open, Proposer,
+    ProposerLimits, QueueKind, Refusal, Register, RegisterKey, Renewal, RenewalAnswer, ResourceName,
+    Revision, Secret, SessionId, SessionNumber, Token,
 };
 use tenure_wire::{ApiError, grpc, proto};
 use tokio::sync::Notify;
 
 use crate::error::CallError;
 use crate::execution::{Execution, Work};
-use crate::store::{Ear, LeaseInfo, News, OpenSession, Opened, Route, Store, Then, TimeBase, Watcher};
+use crate::store::{
+    Callback, LeaseInfo, OpenSession, Opened, Route, SessionEvent, SessionListener, Store, TimeBase, Watcher,
+};
 use crate::transport::random_nonce;
 
-/// What one command counts as towards the office's limits: there is no disk or network whose time it would take.
+/// What one command counts as towards the proposer's limits: there is no disk or network whose time it would
+/// take.
 const COMMAND_BYTES: usize = 256;
 /// How long the store sleeps at most.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(1);
@@ -40,27 +43,27 @@ struct Shared {
 
 struct Inside {
     machine: Machine,
-    office: Office<Letter>,
-    ears: BTreeMap<SessionNumber, (SessionId, Ear)>,
+    proposer: Proposer<QueuedRequest>,
+    listeners: BTreeMap<SessionNumber, (SessionId, SessionListener)>,
     watchers: Vec<(String, Watcher)>,
-    /// What waits to be told, in the order in which it became true.
+    /// What waits to be sent, in the order in which it became true.
     outbox: VecDeque<Box<dyn FnOnce() + Send>>,
-    /// Somebody is telling already, and will tell what is put in now as well.
+    /// Somebody is sending already, and will send what is put in now as well.
     telling: bool,
 }
 
 /// Something to be applied, and what to do with the answer.
-enum Letter {
-    Renewals(Vec<(SessionId, u64)>, Then<Vec<Option<RenewalAnswer>>>),
-    Command(Box<Command>, Then<Done>),
+enum QueuedRequest {
+    Renewals(Vec<(SessionId, u64)>, Callback<Vec<Option<RenewalAnswer>>>),
+    Command(Box<Command>, Callback<Done>),
 }
 
-impl Message for Letter {
-    fn line(&self) -> Line {
+impl Message for QueuedRequest {
+    fn queue(&self) -> QueueKind {
         match self {
-            Letter::Renewals(..) => Line::Renewal,
-            Letter::Command(command, _) if matches!(**command, Command::Open(_)) => Line::Open,
-            Letter::Command(..) => Line::Other,
+            QueuedRequest::Renewals(..) => QueueKind::Renewal,
+            QueuedRequest::Command(command, _) if matches!(**command, Command::Open(_)) => QueueKind::Open,
+            QueuedRequest::Command(..) => QueueKind::Other,
         }
     }
 
@@ -70,8 +73,8 @@ impl Message for Letter {
 
     fn renewals(&self) -> usize {
         match self {
-            Letter::Renewals(renewals, _) => renewals.len(),
-            Letter::Command(..) => 0,
+            QueuedRequest::Renewals(renewals, _) => renewals.len(),
+            QueuedRequest::Command(..) => 0,
         }
     }
 }
@@ -85,12 +88,12 @@ impl Embedded {
     /// An empty store that lives by the given clock and counts it in the given place.
     pub fn with(clock: Arc<dyn Clock>, execution: &Execution) -> Embedded {
         let machine = Machine::default();
-        let mut office = Office::new(OfficeLimits::default());
-        office.take(MachineTime::from(&machine), clock.now());
+        let mut proposer = Proposer::new(ProposerLimits::default());
+        proposer.start_term(MachineTime::from(&machine), clock.now());
         let inside = Inside {
             machine,
-            office,
-            ears: BTreeMap::new(),
+            proposer,
+            listeners: BTreeMap::new(),
             watchers: Vec::new(),
             outbox: VecDeque::new(),
             telling: false,
@@ -105,17 +108,17 @@ impl Embedded {
         look(&self.0.lock().machine)
     }
 
-    fn post(&self, letter: Letter) {
+    fn enqueue(&self, request: QueuedRequest) {
         let turned_away = {
             let mut inside = self.0.lock();
-            inside.office.arrived(letter).err()
+            inside.proposer.arrived(request).err()
         };
-        if let Some((letter, _)) = turned_away {
+        if let Some((request, _)) = turned_away {
             let full =
                 || CallError::Refused(ApiError::overloaded("the embedded store", Duration::from_millis(10)));
-            match letter {
-                Letter::Renewals(_, then) => then(Err(full())),
-                Letter::Command(_, then) => then(Err(full())),
+            match request {
+                QueuedRequest::Renewals(_, callback) => callback(Err(full())),
+                QueuedRequest::Command(_, callback) => callback(Err(full())),
             }
             return;
         }
@@ -139,7 +142,7 @@ async fn count_time(store: Weak<Shared>) {
         turned.as_mut().enable();
         shared.turn();
         let now = shared.clock.now();
-        let wake = shared.lock().office.next_wake(now).map(|wake| wake.longest_since(now));
+        let wake = shared.lock().proposer.next_wake(now).map(|wake| wake.longest_since(now));
         // Looks up now and then in any case, to see whether anybody still has the store.
         let wake = wake.map_or(LOOK_UP_EVERY, |wake| wake.min(LOOK_UP_EVERY));
         tokio::select! {
@@ -158,18 +161,18 @@ impl Shared {
         })
     }
 
-    /// Stamps and applies all that waits and all that is due, then tells everybody concerned.
+    /// Stamps and applies all that waits and all that is due, then notifies everybody concerned.
     fn turn(&self) {
         let mut inside = self.lock();
         let mut applied_any = false;
         loop {
             let now = self.clock.now();
-            if inside.office.probe_due(now) {
+            if inside.proposer.probe_due(now) {
                 // There is no port that could be deaf: a probe returns as it leaves.
-                inside.office.probe_sent(0, now);
-                inside.office.probe_returned(0);
+                inside.proposer.probe_sent(0, now);
+                inside.proposer.probe_returned(0);
             }
-            let Some(sealed) = inside.office.seal(|| self.clock.now()) else { break };
+            let Some(sealed) = inside.proposer.seal(|| self.clock.now()) else { break };
             let wall = self.clock.wall();
             inside.apply(sealed.number, sealed.at, wall, sealed.batch);
             applied_any = true;
@@ -180,11 +183,11 @@ impl Shared {
         if std::mem::replace(&mut inside.telling, true) {
             return;
         }
-        // Told without the lock, so that whoever is told may ask again; and by one thread at a time, so that nobody
-        // hears of an end before the grant.
-        while let Some(tell) = inside.outbox.pop_front() {
+        // Sent without the lock, so that receivers may call again; and by one thread at a time, so that nobody
+        // receives an end before the grant.
+        while let Some(notify) = inside.outbox.pop_front() {
             drop(inside);
-            tell();
+            notify();
             inside = self.lock();
         }
         inside.telling = false;
@@ -197,51 +200,51 @@ impl Inside {
         number: u64,
         at: tenure_core::ClusterTime,
         wall: tenure_core::WallTime,
-        batch: Vec<Letter>,
+        batch: Vec<QueuedRequest>,
     ) {
         let mut entry = Entry { at, wall, renewals: Vec::new(), commands: Vec::new() };
         let mut renewed = Vec::new();
         let mut commanded = Vec::new();
-        for letter in batch {
-            match letter {
-                Letter::Renewals(renewals, then) => {
+        for request in batch {
+            match request {
+                QueuedRequest::Renewals(renewals, callback) => {
                     let known: Vec<bool> = renewals.iter().map(|(id, _)| self.machine.knows(id)).collect();
                     let known_ones = renewals.iter().zip(&known).filter(|(_, known)| **known);
                     entry.renewals.extend(
                         known_ones.map(|((id, number), _)| Renewal { session: id.number, number: *number }),
                     );
-                    renewed.push((known, then));
+                    renewed.push((known, callback));
                 }
-                Letter::Command(command, then) => {
+                QueuedRequest::Command(command, callback) => {
                     entry.commands.push(*command);
-                    commanded.push(then);
+                    commanded.push(callback);
                 }
             }
         }
         let Applied { renewals, answers, .. } = self.machine.apply(entry);
         let events = self.machine.fresh_events().to_vec();
-        self.office.applied(MachineTime::from(&self.machine));
-        self.office.answered(number);
+        self.proposer.applied(MachineTime::from(&self.machine));
+        self.proposer.answered(number);
         let mut renewals = renewals.into_iter();
-        for (known, then) in renewed {
+        for (known, callback) in renewed {
             let answers = known
                 .into_iter()
                 .map(|known| if known { renewals.next() } else { Some(RenewalAnswer::UnknownSession) })
                 .collect();
-            self.outbox.push_back(Box::new(move || then(Ok(answers))));
+            self.outbox.push_back(Box::new(move || callback(Ok(answers))));
         }
-        for (then, answer) in commanded.into_iter().zip(answers) {
-            self.outbox.push_back(Box::new(move || then(answered(answer))));
+        for (callback, answer) in commanded.into_iter().zip(answers) {
+            self.outbox.push_back(Box::new(move || callback(answered(answer))));
         }
-        self.tell_sessions(&events);
-        self.tell_watchers(&events);
+        self.notify_sessions(&events);
+        self.notify_watchers(&events);
     }
 
-    fn tell_sessions(&mut self, events: &[Event]) {
+    fn notify_sessions(&mut self, events: &[Event]) {
         let mut events = events.iter().peekable();
         while let Some(event) = events.next() {
-            let (session, news) = match &event.kind {
-                // What was granted at once has been answered; only those who waited need to be told.
+            let (session, session_event) = match &event.kind {
+                // What was granted at once has been answered; only those who waited need to be notified.
                 EventKind::Granted { session, number: Some(number), waited, resource, .. }
                     if !waited.is_zero() =>
                 {
@@ -255,47 +258,49 @@ impl Inside {
                             resources.push(resource);
                         }
                     }
-                    let Some((id, _)) = self.ears.get(session) else { continue };
+                    let Some((id, _)) = self.listeners.get(session) else { continue };
                     let leases = self.machine.leases_of(id).unwrap_or_default();
                     let grants: Vec<_> =
                         leases.into_iter().filter(|grant| resources.contains(&&grant.resource)).collect();
                     // Granted and ended again in one entry: the number is asked, and answers.
                     if grants.len() < resources.len() {
-                        (*session, News::Unqueued { number: *number })
+                        (*session, SessionEvent::Unqueued { number: *number })
                     } else {
-                        (*session, News::Granted { number: *number, grants })
+                        (*session, SessionEvent::Granted { number: *number, grants })
                     }
                 }
                 EventKind::Unqueued { session, number: Some(number), .. } => {
-                    (*session, News::Unqueued { number: *number })
+                    (*session, SessionEvent::Unqueued { number: *number })
                 }
                 EventKind::Noticed { session, token, why, .. } => {
-                    (*session, News::Noticed { token: *token, why: *why })
+                    (*session, SessionEvent::Noticed { token: *token, why: *why })
                 }
                 EventKind::Ended { session, token, why, .. } => {
-                    (*session, News::Ended { token: *token, why: *why })
+                    (*session, SessionEvent::Ended { token: *token, why: *why })
                 }
-                EventKind::Closed { session, why, .. } => (*session, News::Closed { why: Some(*why) }),
+                EventKind::Closed { session, why, .. } => {
+                    (*session, SessionEvent::Closed { why: Some(*why) })
+                }
                 _ => continue,
             };
-            let ear = if matches!(news, News::Closed { .. }) {
-                self.ears.remove(&session).map(|(_, ear)| ear)
+            let listener = if matches!(session_event, SessionEvent::Closed { .. }) {
+                self.listeners.remove(&session).map(|(_, listener)| listener)
             } else {
-                self.ears.get(&session).map(|(_, ear)| ear.clone())
+                self.listeners.get(&session).map(|(_, listener)| listener.clone())
             };
-            if let Some(ear) = ear {
-                self.outbox.push_back(Box::new(move || ear(news)));
+            if let Some(listener) = listener {
+                self.outbox.push_back(Box::new(move || listener(session_event)));
             }
         }
     }
 
-    fn tell_watchers(&mut self, events: &[Event]) {
+    fn notify_watchers(&mut self, events: &[Event]) {
         if events.is_empty() {
             return;
         }
         self.watchers.retain(|(prefix, watcher)| {
-            watcher.is_heard()
-                && revisions(events.iter(), prefix).into_iter().all(|batch| watcher.tell(Ok(batch)))
+            watcher.is_watched()
+                && revisions(events.iter(), prefix).into_iter().all(|batch| watcher.notify(Ok(batch)))
         });
     }
 }
@@ -305,43 +310,48 @@ impl Store for Embedded {
         TimeBase::ThisProcess
     }
 
-    fn open(&self, open: OpenSession, _route: Route, then: Then<Opened>) {
+    fn open(&self, open: OpenSession, _route: Route, callback: Callback<Opened>) {
         let OpenSession { holder, ttl, nonce, number, with_process: _ } = open;
         let secret = Secret::new(random_nonce());
         let command = Command::Open(Open { holder, ttl, nonce: Some(nonce), secret, number });
-        let then: Then<Done> = Box::new(move |answer| {
-            then(answer.and_then(|done| match done {
+        let callback: Callback<Done> = Box::new(move |answer| {
+            callback(answer.and_then(|done| match done {
                 Done::Opened { session, ttl, number, .. } => Ok(Opened { session, ttl, number }),
                 other => Err(CallError::unexpected("an open", &other)),
             }));
         });
-        self.post(Letter::Command(Box::new(command), then));
+        self.enqueue(QueuedRequest::Command(Box::new(command), callback));
     }
 
-    fn renew(&self, renewals: Vec<(SessionId, u64)>, _route: Route, then: Then<Vec<Option<RenewalAnswer>>>) {
-        self.post(Letter::Renewals(renewals, then));
+    fn renew(
+        &self,
+        renewals: Vec<(SessionId, u64)>,
+        _route: Route,
+        callback: Callback<Vec<Option<RenewalAnswer>>>,
+    ) {
+        self.enqueue(QueuedRequest::Renewals(renewals, callback));
     }
 
-    fn submit(&self, command: Command, then: Then<Done>) {
-        self.post(Letter::Command(Box::new(command), then));
+    fn submit(&self, command: Command, callback: Callback<Done>) {
+        self.enqueue(QueuedRequest::Command(Box::new(command), callback));
     }
 
-    fn held(&self, session: SessionId, then: Then<Vec<Token>>) {
+    fn held(&self, session: SessionId, callback: Callback<Vec<Token>>) {
         let leases = self.look(|machine| machine.leases_of(&session));
         let tokens = leases.map(|leases| leases.iter().map(|grant| grant.token).collect());
-        then(tokens.ok_or_else(|| CallError::Refused(Refusal::UnknownSession.into())));
+        callback(tokens.ok_or_else(|| CallError::Refused(Refusal::UnknownSession.into())));
     }
 
-    fn listen(&self, session: SessionId, ear: Ear) {
-        self.0.lock().ears.insert(session.number, (session, ear));
+    fn listen(&self, session: SessionId, listener: SessionListener) {
+        self.0.lock().listeners.insert(session.number, (session, listener));
     }
 
     fn forget(&self, session: SessionNumber) {
-        self.0.lock().ears.remove(&session);
+        self.0.lock().listeners.remove(&session);
     }
 
-    fn lease(&self, resource: ResourceName, then: Then<Option<LeaseInfo>>) {
-        then(Ok(self.look(|machine| {
+    fn lease(&self, resource: ResourceName, callback: Callback<Option<LeaseInfo>>) {
+        callback(Ok(self.look(|machine| {
             machine.lease(&resource).map(|view| LeaseInfo {
                 resource: view.resource,
                 holders: view.holders.into_iter().map(|by| (by.session, by.holder, by.token)).collect(),
@@ -351,8 +361,8 @@ impl Store for Embedded {
         })));
     }
 
-    fn register(&self, key: RegisterKey, then: Then<Register>) {
-        then(Ok(self.look(|machine| machine.register(&key))));
+    fn register(&self, key: RegisterKey, callback: Callback<Register>) {
+        callback(Ok(self.look(|machine| machine.register(&key))));
     }
 
     fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher) {
@@ -362,17 +372,17 @@ impl Store for Embedded {
         let wanted = match inside.machine.events_after(after) {
             Ok(events) => {
                 let begun = proto::WatchResponse { revision: after.get(), ..Default::default() };
-                watcher.tell(Ok(begun))
-                    && revisions(events, &prefix).into_iter().all(|batch| watcher.tell(Ok(batch)))
+                watcher.notify(Ok(begun))
+                    && revisions(events, &prefix).into_iter().all(|batch| watcher.notify(Ok(batch)))
             }
             Err(complete_after) => {
                 let error = ApiError::too_old(after.next().get(), complete_after.next().get());
-                watcher.tell(Err(CallError::Refused(error)));
+                watcher.notify(Err(CallError::Refused(error)));
                 false
             }
         };
         // Those that are gone would else be noticed only when something happens.
-        inside.watchers.retain(|(_, watcher)| watcher.is_heard());
+        inside.watchers.retain(|(_, watcher)| watcher.is_watched());
         if wanted {
             inside.watchers.push((prefix, watcher));
         }

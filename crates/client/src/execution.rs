@@ -1,7 +1,7 @@
 //! Where the client's own work runs. This file puts futures on threads; it never looks into them.
 //!
 //! In production each kind of work has a thread of its own with a runtime of its own, shared by all clients of the
-//! process: the *heart* (renewals, and nothing else), the *calls* (commands, reads, watches) and the *hooks* (the
+//! process: the *renewer* (renewals, and nothing else), the *calls* (commands, reads, watches) and the *hooks* (the
 //! application's callbacks). So an application whose runtime is blocked keeps its leases, a flood of commands
 //! delays no renewal, and a callback that hangs delays only other callbacks. In simulation all of it is tasks of one
 //! runtime, which is then the only source of order.
@@ -98,7 +98,7 @@ impl Gate {
 /// The kinds of work that must not wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    Heart,
+    Renewer,
     Calls,
     Hooks,
 }
@@ -130,7 +130,7 @@ impl Execution {
 impl Work {
     fn thread_name(self) -> &'static str {
         match self {
-            Work::Heart => "tenure-heart",
+            Work::Renewer => "tenure-renewer",
             Work::Calls => "tenure-calls",
             Work::Hooks => "tenure-hooks",
         }
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn work_runs_without_a_runtime_of_the_callers() {
         let (sender, receiver) = std::sync::mpsc::channel();
-        for work in [Work::Heart, Work::Calls, Work::Hooks] {
+        for work in [Work::Renewer, Work::Calls, Work::Hooks] {
             let sender = sender.clone();
             Execution::Threads.spawn(work, async move {
                 let name = std::thread::current().name().map(str::to_owned);
@@ -181,6 +181,6 @@ mod tests {
         drop(sender);
         let mut names: Vec<_> = receiver.iter().flatten().collect();
         names.sort();
-        assert_eq!(names, ["tenure-calls", "tenure-heart", "tenure-hooks"]);
+        assert_eq!(names, ["tenure-calls", "tenure-hooks", "tenure-renewer"]);
     }
 }

@@ -1,4 +1,4 @@
-//! Where leases and fences meet: the barrier on taking over, and what fences refused, told to the store.
+//! Where leases and fences meet: the barrier on taking over, and what fences refused, reported to the store.
 //!
 //! The fences decide for themselves; this file only carries. A lease's token goes to its fences before anything is
 //! read, and what they prevented comes back as evidence for people: which fence has installed which token, and how
@@ -51,8 +51,8 @@ impl TakeOverError {
         match self {
             TakeOverError::Lease(_) | TakeOverError::Name(_) => Effect::NotApplied,
             TakeOverError::Fence { error, .. } => match error.effect() {
-                tenure_fence::Effect::NotApplied => Effect::NotApplied,
-                tenure_fence::Effect::Unknown => Effect::Unknown,
+                tenure_fence::FenceEffect::NotApplied => Effect::NotApplied,
+                tenure_fence::FenceEffect::Unknown => Effect::Unknown,
             },
         }
     }
@@ -129,8 +129,9 @@ impl Lease {
         }
     }
 
-    /// Counts a refusal as evidence, if it was one: which fence refused which stale token is told to the store, many at
-    /// once, at most once a second. Anything but [`FenceError::Stale`] is passed over. See [`Client::report_refused`].
+    /// Counts a refusal as evidence, if it was one: which fence refused which stale token is reported to the
+    /// store, many at once, at most once a second. Anything but [`FenceError::Stale`] is passed over. See
+    /// [`Client::report_refused`].
     pub fn report_refused(&self, fence: &FenceName, error: &FenceError) {
         if let FenceError::Stale(stale) = error {
             self.shared().refusals.count(self.shared(), fence, stale);
@@ -171,7 +172,7 @@ impl Refusals {
         }
         waiting.insert(key.clone(), Counted { presented: stale.presented, seen: stale.seen, count: 0 });
         drop(waiting);
-        // The first is told at once, because it is news; what follows waits its turn behind it.
+        // The first is reported at once, because it is new; what follows waits its turn behind it.
         report(shared, &key, stale.presented, stale.seen, 1);
         let shared = shared.clone();
         shared.execution.clone().spawn(Work::Calls, async move {

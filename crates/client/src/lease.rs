@@ -6,7 +6,7 @@
 //! usually does. So "releasing while a permit is out does not compile" would forbid ordinary programs. Instead
 //! [`Lease::release`] takes the lease, closes the intake and *waits* for the permits that are out; so does dropping the
 //! lease, in the background. Nothing is sent to the store before the last permit is dropped, however it
-//! came to that: this is the rule of the mind, not of this file.
+//! came to that: this is the rule of the session's logic, not of this file.
 
 use std::fmt;
 use std::ops::Deref;
@@ -25,8 +25,8 @@ use crate::changes::Changes;
 use crate::client::Shared;
 use crate::error::CallError;
 use crate::execution::Work;
-use crate::keeper::{Keeper, To};
 use crate::session::Handle;
+use crate::session_driver::{SessionDriver, To};
 
 /// What a lease is to its holder, and whether it has been told to give it up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub struct Permit {
 impl Permit {
     /// What is left now before the work under it must have stopped: a budget for time-outs.
     pub fn time_left(&self) -> Duration {
-        self.permit.remaining(self.bell.keeper.now())
+        self.permit.remaining(self.bell.driver.now())
     }
 }
 
@@ -117,7 +117,7 @@ pub struct ReadPermit {
 impl ReadPermit {
     /// What is left now before the reader must have stopped.
     pub fn time_left(&self) -> Duration {
-        self.permit.remaining(self.bell.keeper.now())
+        self.permit.remaining(self.bell.driver.now())
     }
 }
 
@@ -131,13 +131,13 @@ impl Deref for ReadPermit {
 
 /// Wakes whoever waits for the last permit.
 struct Bell {
-    keeper: Arc<Keeper>,
+    driver: Arc<SessionDriver>,
     token: Token,
 }
 
 impl Drop for Bell {
     fn drop(&mut self) {
-        self.keeper.permit_returned(self.token);
+        self.driver.permit_returned(self.token);
     }
 }
 
@@ -183,17 +183,17 @@ impl Lease {
         }
     }
 
-    fn keeper(&self) -> &Arc<Keeper> {
-        self.handle.keeper()
+    fn driver(&self) -> &Arc<SessionDriver> {
+        self.handle.driver()
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.keeper().shared
+        &self.driver().shared
     }
 
     /// Who holds it, for people.
     pub fn holder(&self) -> &HolderName {
-        self.keeper().holder()
+        self.driver().holder()
     }
 
     /// The resource.
@@ -234,7 +234,7 @@ impl Lease {
     /// A permit for work that takes up to `max_op`: refused when less than that is left. Nothing can take a message back
     /// that was sent in time and arrives late, so give the operation itself a time-out, and fence it.
     pub fn permit_for(&self, max_op: Duration) -> Result<Permit, PermitError> {
-        let permit = self.ask(|mind, now| mind.permit(self.token, now, max_op))?;
+        let permit = self.ask(|logic, now| logic.permit(self.token, now, max_op))?;
         Ok(Permit { permit, bell: self.bell() })
     }
 
@@ -245,7 +245,7 @@ impl Lease {
 
     /// A permit to read for up to `max_op`.
     pub fn read_permit_for(&self, max_op: Duration) -> Result<ReadPermit, PermitError> {
-        let permit = self.ask(|mind, now| mind.read_permit(self.token, now, max_op))?;
+        let permit = self.ask(|logic, now| logic.read_permit(self.token, now, max_op))?;
         Ok(ReadPermit { permit, bell: self.bell() })
     }
 
@@ -253,52 +253,52 @@ impl Lease {
         &self,
         ask: impl FnOnce(&tenure_core::Holder, tenure_core::Moment) -> Result<P, NoPermit>,
     ) -> Result<P, PermitError> {
-        let keeper = self.keeper();
-        if let Some(asker) = keeper.forked() {
-            return Err(PermitError::Forked { holder: keeper.process(), asker });
+        let driver = self.driver();
+        if let Some(asker) = driver.forked() {
+            return Err(PermitError::Forked { holder: driver.process(), asker });
         }
-        keeper.permit(ask).map_err(PermitError::Refused)
+        driver.permit(ask).map_err(PermitError::Refused)
     }
 
     fn bell(&self) -> Bell {
-        Bell { keeper: self.keeper().clone(), token: self.token }
+        Bell { driver: self.driver().clone(), token: self.token }
     }
 
     /// What has to be installed in the lease's fences before it gives its first permit, and what was
     /// acquired with [`fences`](crate::AcquireRequest::fences) gives none before. The one use of a token without a permit: a barrier
     /// only keeps others out.
     pub fn barrier(&self) -> Result<(Scope, Token), PermitError> {
-        self.ask(|mind, now| mind.barrier(self.token, now))
+        self.ask(|logic, now| logic.barrier(self.token, now))
     }
 
-    /// A fence has installed the token. The store is told, and if it says that the token is no longer the live one, the
-    /// lease ends.
+    /// A fence has installed the token. The store is notified, and if it says that the token is no longer the
+    /// live one, the lease ends.
     pub fn armed(&self, fence: &tenure_core::FenceName) {
-        self.keeper().with_mind(|mind, _| mind.armed(self.token, fence));
+        self.driver().with_logic(|logic, _| logic.armed(self.token, fence));
         let command =
             tenure_core::Command::Arm { scope: self.scope.clone(), fence: fence.clone(), token: self.token };
-        let (keeper, token) = (self.keeper().clone(), self.token);
-        let then = Box::new(move |answer| keeper.arming_answered(token, answer));
-        self.keeper().shared.store.submit(command, then);
+        let (driver, token) = (self.driver().clone(), self.token);
+        let callback = Box::new(move |answer| driver.arming_answered(token, answer));
+        self.driver().shared.store.submit(command, callback);
     }
 
     /// The fences that have not answered the barrier, of all that the resource has: a lease whose acquire named fences gives
     /// no permit before. One that is no more is taken out of the set by an administrator: `tenure fence forget`.
     pub fn unarmed(&self) -> Vec<tenure_core::FenceName> {
-        self.keeper().with_mind(|mind, _| mind.unarmed(self.token).cloned().collect())
+        self.driver().with_logic(|logic, _| logic.unarmed(self.token).cloned().collect())
     }
 
     /// A fence has seen a newer token: the resource is another's, and this lease ends.
     pub fn barrier_refused(&self, seen: Token) {
-        self.keeper().with_mind(|mind, _| mind.barrier_refused(self.token, seen));
+        self.driver().with_logic(|logic, _| logic.barrier_refused(self.token, seen));
     }
 
     /// A signed statement of this lease, for storage front ends that must not believe bare numbers: they check it
     /// offline with the keys at `/.well-known/jwks.json`. It proves order, not life.
     pub async fn sequencer(&self) -> Result<String, CallError> {
         let (reply, answer) = oneshot::channel();
-        let then = Box::new(move |signed| drop(reply.send(signed)));
-        self.keeper().shared.store.sequencer(self.handle.id(), self.scope.clone(), self.token, then);
+        let callback = Box::new(move |signed| drop(reply.send(signed)));
+        self.driver().shared.store.sequencer(self.handle.id(), self.scope.clone(), self.token, callback);
         answer.await.unwrap_or_else(|_| {
             let gone = tenure_wire::ApiError::unknown_outcome("the store went away without answering");
             Err(CallError::Refused(gone))
@@ -307,12 +307,12 @@ impl Lease {
 
     /// What the lease is at this moment.
     pub fn status(&self) -> LeaseStatus {
-        self.keeper().lease_status(self.token).map_or(*self.status.borrow(), |(status, _)| status)
+        self.driver().lease_status(self.token).map_or(*self.status.borrow(), |(status, _)| status)
     }
 
     /// What is left at this moment before the work must have stopped.
     pub fn remaining(&self) -> Duration {
-        self.keeper().lease_status(self.token).map_or(Duration::ZERO, |(_, remaining)| remaining)
+        self.driver().lease_status(self.token).map_or(Duration::ZERO, |(_, remaining)| remaining)
     }
 
     /// Changes of the lease's status, as they are noticed.
@@ -323,7 +323,7 @@ impl Lease {
     /// Calls `hook` with every new status, one at a time, on a thread that nothing else depends on.
     pub fn on_change(&self, hook: impl Fn(LeaseStatus) + Send + 'static) {
         let mut changes = self.changes();
-        self.keeper().shared.execution.spawn(Work::Hooks, async move {
+        self.driver().shared.execution.spawn(Work::Hooks, async move {
             while let Some(status) = changes.next().await {
                 hook(status);
             }
@@ -333,7 +333,7 @@ impl Lease {
     /// A signal that work under this lease has to stop: at the soft deadline, on notice, after a pause, at the
     /// end. It never takes back what it said; after the lease is held again, ask for a new one.
     pub fn stop_signal(&self) -> StopSignal {
-        let stop = self.keeper().stop_signal(self.token);
+        let stop = self.driver().stop_signal(self.token);
         StopSignal(stop.unwrap_or_else(|| watch::channel(true).1))
     }
 
@@ -345,12 +345,13 @@ impl Lease {
     pub async fn release(self) -> Result<LeaseEnd, CallError> {
         let returning = self.give_back(To::Store);
         let ended = self.returned(returning, None).await;
-        ended.unwrap_or_else(|_| Err(self.keeper().unanswered(Effect::Unknown)))
+        ended.unwrap_or_else(|_| Err(self.driver().unanswered(Effect::Unknown)))
     }
 
-    /// Hands the lease to another session that stands in line for it, without a moment in which it is free. Waits for the
-    /// permits that are out. If the store says no (the other is gone, or not in line) the lease comes back. It does so at its
-    /// deadline too, if the store has not answered by then; it gives no permit after that unless the store says no.
+    /// Hands the lease to another session that waits in the queue for it, without a moment in which it is
+    /// free. Waits for the permits that are out. If the store says no (the other is gone, or not in the
+    /// queue) the lease comes back. It does so at its deadline too, if the store has not answered by then; it
+    /// gives no permit after that unless the store says no.
     pub async fn transfer(self, to: SessionNumber) -> Result<(), TransferError> {
         let returning = self.give_back(To::Session(to));
         match self.returned(returning, None).await {
@@ -359,9 +360,9 @@ impl Lease {
             Ok(Err(error)) => Err(TransferError::Refused { lease: self, error }),
             Err(Unreturned) => {
                 // A permit may be out, and nothing sent: then it is called off, and nothing will be.
-                let called_off = self.keeper().keep_after_all(self.token);
+                let called_off = self.driver().keep_after_all(self.token);
                 let effect = if called_off { Effect::NotApplied } else { Effect::Unknown };
-                Err(TransferError::Refused { error: self.keeper().unanswered(effect), lease: self })
+                Err(TransferError::Refused { error: self.driver().unanswered(effect), lease: self })
             }
         }
     }
@@ -373,7 +374,7 @@ impl Lease {
     /// Returns within `within`, and at the latest at the lease's deadline: if the store has not answered by then the error's effect
     /// is [`Unknown`](Effect::Unknown), and the lease is given back all the same.
     pub async fn drain(self, within: Duration) -> Result<LeaseEnd, DrainError> {
-        let asked = self.keeper().now();
+        let asked = self.driver().now();
         self.drain_asked(asked, within).await
     }
 
@@ -382,12 +383,12 @@ impl Lease {
         match self.returned(returning, Some(within)).await {
             Ok(ended) => ended.map_err(DrainError::Failed),
             Err(Unreturned) => {
-                let keeper = self.keeper();
-                let out = keeper.permit(|mind, _| Ok(mind.permits_out(self.token))).unwrap_or_default();
-                if out > 0 && keeper.keep_after_all(self.token) {
+                let driver = self.driver();
+                let out = driver.permit(|logic, _| Ok(logic.permits_out(self.token))).unwrap_or_default();
+                if out > 0 && driver.keep_after_all(self.token) {
                     return Err(DrainError::StillOut { lease: self, out });
                 }
-                Err(DrainError::Failed(keeper.unanswered(Effect::Unknown)))
+                Err(DrainError::Failed(driver.unanswered(Effect::Unknown)))
             }
         }
     }
@@ -400,14 +401,14 @@ impl Lease {
         within: Duration,
         seen_within: Duration,
     ) -> Result<Option<SessionNumber>, DrainError> {
-        let shared = self.keeper().shared.clone();
+        let shared = self.driver().shared.clone();
         let resource = self.resource().clone();
         let ours = self.session_number();
-        let asked = self.keeper().now();
+        let asked = self.driver().now();
         // Watched from before the end, and begun when the store says so: the grant may follow in the same step. A watch that
         // does not begin must not keep the lease from going back.
         let mut changes = Changes::begin(&shared, resource.to_string(), None);
-        let begin_within = within.min(self.keeper().give_back_wait(self.token, asked));
+        let begin_within = within.min(self.driver().give_back_wait(self.token, asked));
         let watched = tokio::select! {
             biased;
             begun = changes.next() => matches!(begun, Some(Ok(_))),
@@ -441,8 +442,8 @@ impl Lease {
     }
 
     fn give_back(&self, to: To) -> GivingBack {
-        let asked = self.keeper().now();
-        GivingBack { asked, outcome: self.keeper().give_back(self.token, to) }
+        let asked = self.driver().now();
+        GivingBack { asked, outcome: self.driver().give_back(self.token, to) }
     }
 
     /// Waits for what becomes of a give-back: for `within`, if that is given, and for no longer than it is worth.
@@ -451,11 +452,11 @@ impl Lease {
         GivingBack { asked, mut outcome }: GivingBack,
         within: Option<Duration>,
     ) -> Result<Result<LeaseEnd, CallError>, Unreturned> {
-        let keeper = self.keeper();
+        let driver = self.driver();
         loop {
-            let passed = keeper.now().longest_since(asked);
+            let passed = driver.now().longest_since(asked);
             let own = within.map_or(Duration::MAX, |within| within.saturating_sub(passed));
-            let left = keeper.give_back_wait(self.token, asked).min(own);
+            let left = driver.give_back_wait(self.token, asked).min(own);
             if left.is_zero() {
                 return match outcome.try_recv() {
                     Err(oneshot::error::TryRecvError::Empty) => Err(Unreturned),
@@ -465,9 +466,9 @@ impl Lease {
             }
             tokio::select! {
                 biased;
-                outcome = &mut outcome => return Ok(hear(outcome)),
+                outcome = &mut outcome => return Ok(receive(outcome)),
                 // The deadline may have moved meanwhile: renewals go on.
-                () = keeper.shared.execution.sleep(left) => {}
+                () = driver.shared.execution.sleep(left) => {}
             }
         }
     }
@@ -484,7 +485,7 @@ struct Unreturned;
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.keeper().lease_dropped(self.token);
+        self.driver().lease_dropped(self.token);
     }
 }
 
@@ -498,13 +499,13 @@ impl fmt::Debug for Lease {
     }
 }
 
-fn hear(
+fn receive(
     outcome: Result<Result<LeaseEnd, CallError>, oneshot::error::RecvError>,
 ) -> Result<LeaseEnd, CallError> {
     outcome.unwrap_or_else(|_| forgotten())
 }
 
-/// The sender is dropped unheard only if the lease was forgotten, which it is after its end.
+/// The sender is dropped without an answer only if the lease was forgotten, which it is after its end.
 fn forgotten() -> Result<LeaseEnd, CallError> {
     Ok(LeaseEnd::Expired { why: None })
 }

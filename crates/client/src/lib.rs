@@ -3,9 +3,10 @@
 //! This crate decides how a call reaches the store: over which endpoint, how often, for how long, and what
 //! the caller may believe when no answer came. It never decides who holds a lease.
 //!
-//! Start with [`Client`]: it opens [`Session`]s, a session acquires [`Lease`]s, and a lease gives [`Permit`]s, each at the
-//! moment of use. What a holder may believe is decided by `tenure_core::Holder`; `keeper.rs` drives it and `heart.rs`
-//! keeps it alive, on a thread of its own. Below that, [`Transport`] makes single calls and [`CallError`] says what a failed one has done.
+//! Start with [`Client`]: it opens [`Session`]s, a session acquires [`Lease`]s, and a lease gives
+//! [`Permit`]s, each at the moment of use. What a holder may believe is decided by `tenure_core::Holder`;
+//! `driver.rs` drives it and `renewer.rs` keeps it alive, on a thread of its own. Below that, [`Transport`]
+//! makes single calls and [`CallError`] says what a failed one has done.
 
 mod acquire;
 mod chance;
@@ -18,15 +19,15 @@ mod endpoints;
 mod error;
 mod execution;
 mod fences;
-mod heart;
-mod keeper;
 mod kinds;
 mod lease;
 mod members;
 mod net;
 mod registers;
+mod renewer;
 mod retry;
 mod session;
+mod session_driver;
 mod store;
 pub mod testing;
 mod transport;
@@ -50,7 +51,9 @@ pub use lease::{
 pub use registers::{GuardedRegisters, Registers};
 pub use retry::Backoff;
 pub use session::{OpenError, Session, SessionRequest};
-pub use store::{Ear, LeaseInfo, News, OpenSession, Opened, Route, Store, Then, TimeBase, Watcher};
+pub use store::{
+    Callback, LeaseInfo, OpenSession, Opened, Route, SessionEvent, SessionListener, Store, TimeBase, Watcher,
+};
 pub use transport::{Attempt, Call, Repeat, Transport, random_nonce};
 pub use watch::Watch;
 pub use watchdog::HardStop;

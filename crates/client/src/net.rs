@@ -1,8 +1,9 @@
 //! The store behind the network: a Tenure cluster, over the session stream.
 //!
-//! Renewals and opens go over connections that are made and driven on the heart's thread; commands go over one
-//! stream that lives with the calls; what is merely looked up is single calls. This file and its folder
-//! decide over which endpoint something goes and what is sent again. They never decide what a holder may believe.
+//! Renewals and opens go over connections that are made and driven on the renewer's thread; commands go over
+//! one stream that lives with the calls; what is merely looked up is single calls. This file and its folder
+//! decide over which endpoint something goes and what is sent again. They never decide what a holder may
+//! believe.
 
 mod commands;
 mod follow;
@@ -34,7 +35,9 @@ use crate::endpoints::{Endpoint, Endpoints};
 use crate::error::{CallError, Tried, root_cause};
 use crate::execution::{Execution, Work};
 use crate::members::Directory;
-use crate::store::{Ear, LeaseInfo, OpenSession, Opened, Route, Store, Then, TimeBase, Watcher};
+use crate::store::{
+    Callback, LeaseInfo, OpenSession, Opened, Route, SessionListener, Store, TimeBase, Watcher,
+};
 use crate::transport::{Call, Repeat, Transport};
 use crate::watch::Watch;
 
@@ -86,7 +89,7 @@ impl Network {
         question: Q,
         send: impl Fn(Channel, Q) -> S + Send + Sync + 'static,
         convert: impl FnOnce(A) -> Result<T, ApiError> + Send + 'static,
-        then: Then<T>,
+        callback: Callback<T>,
     ) where
         Q: Clone + Send + Sync + 'static,
         A: Send + 'static,
@@ -102,7 +105,7 @@ impl Network {
                 persistent: true,
             };
             let answer = transport.call(call, |channel, _| send(channel, question.clone())).await;
-            then(answer.and_then(|answer| convert(answer).map_err(CallError::Refused)));
+            callback(answer.and_then(|answer| convert(answer).map_err(CallError::Refused)));
         });
     }
 }
@@ -112,36 +115,41 @@ impl Store for Network {
         TimeBase::ClusterTime
     }
 
-    fn open(&self, open: OpenSession, route: Route, then: Then<Opened>) {
+    fn open(&self, open: OpenSession, route: Route, callback: Callback<Opened>) {
         let renewals = self.renewals.clone();
-        self.execution.spawn(Work::Heart, async move { then(renewals.open(open, route).await) });
+        self.execution.spawn(Work::Renewer, async move { callback(renewals.open(open, route).await) });
     }
 
-    fn renew(&self, renewals: Vec<(SessionId, u64)>, route: Route, then: Then<Vec<Option<RenewalAnswer>>>) {
+    fn renew(
+        &self,
+        renewals: Vec<(SessionId, u64)>,
+        route: Route,
+        callback: Callback<Vec<Option<RenewalAnswer>>>,
+    ) {
         let streams = self.renewals.clone();
-        self.execution.spawn(Work::Heart, async move { then(streams.renew(renewals, route).await) });
+        self.execution.spawn(Work::Renewer, async move { callback(streams.renew(renewals, route).await) });
     }
 
-    fn submit(&self, command: Command, then: Then<Done>) {
-        self.commands.submit(command, then);
+    fn submit(&self, command: Command, callback: Callback<Done>) {
+        self.commands.submit(command, callback);
     }
 
-    fn held(&self, session: SessionId, then: Then<Vec<Token>>) {
+    fn held(&self, session: SessionId, callback: Callback<Vec<Token>>) {
         let question = proto::SessionGetRequest { session: session.to_string() };
         let send = |channel, question| async move { SessionsClient::new(channel).get(question).await };
         let convert = |answer: proto::SessionGetResponse| {
             let tokens = answer.leases.iter().map(|holding| Token::try_from(holding.token));
             tokens.collect::<Result<Vec<_>, _>>().map_err(ApiError::from)
         };
-        self.read(question, send, convert, then);
+        self.read(question, send, convert, callback);
     }
 
     fn detect_within(&self, session: SessionNumber, detect: Duration) {
         self.commands.detect_within(session, detect);
     }
 
-    fn listen(&self, session: SessionId, ear: Ear) {
-        self.commands.listen(session, ear);
+    fn listen(&self, session: SessionId, listener: SessionListener) {
+        self.commands.listen(session, listener);
     }
 
     fn tried(&self) -> Vec<Tried> {
@@ -159,30 +167,30 @@ impl Store for Network {
         self.renewals.forget(session);
     }
 
-    fn lease(&self, resource: ResourceName, then: Then<Option<LeaseInfo>>) {
+    fn lease(&self, resource: ResourceName, callback: Callback<Option<LeaseInfo>>) {
         let question = proto::LeaseGetRequest { resource: resource.to_string(), stale: false };
         let send = |channel, question| async move { LeasesClient::new(channel).get(question).await };
-        let then: Then<LeaseInfo> = Box::new(move |answer| {
-            then(match answer {
+        let callback: Callback<LeaseInfo> = Box::new(move |answer| {
+            callback(match answer {
                 Ok(info) => Ok(Some(info)),
                 Err(CallError::Refused(no)) if no.code == Code::NotFound => Ok(None),
                 Err(error) => Err(error),
             });
         });
-        self.read(question, send, frames::lease_info, then);
+        self.read(question, send, frames::lease_info, callback);
     }
 
-    fn register(&self, key: RegisterKey, then: Then<Register>) {
+    fn register(&self, key: RegisterKey, callback: Callback<Register>) {
         let question = proto::RegisterGetRequest { key: key.as_bytes().to_vec(), stale: false };
         let send = |channel, question| async move { RegistersClient::new(channel).get(question).await };
         let convert = move |answer: proto::RegisterGetResponse| match answer.register {
             Some(register) => frames::register(register),
             None => Ok(frames::absent(key)),
         };
-        self.read(question, send, convert, then);
+        self.read(question, send, convert, callback);
     }
 
-    fn sequencer(&self, session: SessionId, scope: Scope, token: Token, then: Then<String>) {
+    fn sequencer(&self, session: SessionId, scope: Scope, token: Token, callback: Callback<String>) {
         let question = proto::SequencerIssueRequest {
             session: session.to_string(),
             scope: Some((&scope).into()),
@@ -190,20 +198,20 @@ impl Store for Network {
         };
         let send = |channel, question| async move { SequencersClient::new(channel).issue(question).await };
         // It changes nothing but the set of published keys, and that only once.
-        self.read(question, send, |answer: proto::SequencerIssueResponse| Ok(answer.sequencer), then);
+        self.read(question, send, |answer: proto::SequencerIssueResponse| Ok(answer.sequencer), callback);
     }
 
     fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher) {
         let mut watch = Watch::new(self.transport.clone(), prefix, from.map(Revision::get), WATCH_PATIENCE);
         self.execution.spawn(Work::Calls, async move {
             loop {
-                let told = tokio::select! {
+                let response = tokio::select! {
                     biased;
-                    () = watcher.unheard() => return,
-                    told = watch.next() => told,
+                    () = watcher.unwatched() => return,
+                    response = watch.next() => response,
                 };
-                let failed = told.is_err();
-                if !watcher.tell(told) || failed {
+                let failed = response.is_err();
+                if !watcher.notify(response) || failed {
                     return;
                 }
             }

@@ -46,7 +46,7 @@ pub struct Registers {
 
 impl Registers {
     pub(crate) fn of_session(session: Arc<Handle>) -> Registers {
-        Registers { shared: session.keeper().shared.clone(), session: Some(session) }
+        Registers { shared: session.driver().shared.clone(), session: Some(session) }
     }
 
     pub(crate) fn of_nobody(client: Client) -> Registers {
@@ -58,7 +58,7 @@ impl Registers {
         let key = register_key(key)?;
         let (reply, answer) = oneshot::channel();
         self.shared.store.register(key, Box::new(move |found| drop(reply.send(found))));
-        heard(answer.await)
+        received(answer.await)
     }
 
     /// Writes a register that nothing guards.
@@ -108,18 +108,18 @@ impl Registers {
 
     async fn write(&self, mut write: Write) -> Result<(bool, Revision), CallError> {
         let (reply, answer) = oneshot::channel();
-        let then = move |answer: Result<Done, CallError>| drop(reply.send(answer));
+        let callback = move |answer: Result<Done, CallError>| drop(reply.send(answer));
         match &self.session {
             Some(session) => {
                 let command = |by| {
                     write.by = Some(by);
                     Command::Write(Box::new(write))
                 };
-                session.keeper().numbered(command, then);
+                session.driver().numbered(command, callback);
             }
-            None => self.shared.store.submit(Command::Write(Box::new(write)), Box::new(then)),
+            None => self.shared.store.submit(Command::Write(Box::new(write)), Box::new(callback)),
         }
-        match heard(answer.await)? {
+        match received(answer.await)? {
             Done::Written { succeeded, revision, .. } => Ok((succeeded, revision)),
             other => Err(CallError::unexpected("a write", &other)),
         }
@@ -184,7 +184,7 @@ fn register_key(key: impl AsRef<[u8]>) -> Result<RegisterKey, CallError> {
 }
 
 /// A store that went away without answering: the process is ending.
-fn heard<T>(answer: Result<Result<T, CallError>, oneshot::error::RecvError>) -> Result<T, CallError> {
+fn received<T>(answer: Result<Result<T, CallError>, oneshot::error::RecvError>) -> Result<T, CallError> {
     answer.unwrap_or_else(|_| {
         Err(CallError::Refused(ApiError::unknown_outcome("the store went away without answering")))
     })

@@ -11,8 +11,8 @@ use tenure_core::{
 use crate::acquire::AcquireRequest;
 use crate::client::Client;
 use crate::error::CallError;
-use crate::keeper::{KeepOptions, Keeper, SessionStatus};
 use crate::lease::Lease;
+use crate::session_driver::{KeepOptions, SessionDriver, SessionStatus};
 use crate::watchdog::{self, HardStop};
 
 /// How long to try to open a session.
@@ -22,12 +22,12 @@ const STOP_SHARE: u32 = 4;
 
 /// What keeps a session open: it is closed when the last user of it is gone.
 pub(crate) struct Handle {
-    keeper: Arc<Keeper>,
+    driver: Arc<SessionDriver>,
 }
 
 impl Handle {
-    pub(crate) fn keeper(&self) -> &Arc<Keeper> {
-        &self.keeper
+    pub(crate) fn driver(&self) -> &Arc<SessionDriver> {
+        &self.driver
     }
 
     pub(crate) fn number(&self) -> SessionNumber {
@@ -35,13 +35,13 @@ impl Handle {
     }
 
     pub(crate) fn id(&self) -> SessionId {
-        self.keeper.id().expect("a session is handed out when it has its id")
+        self.driver.id().expect("a session is handed out when it has its id")
     }
 }
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        self.keeper.close(EndReason::Released);
+        self.driver.close(EndReason::Released);
     }
 }
 
@@ -53,7 +53,7 @@ pub struct SessionRequest {
     holder: Option<String>,
     numbers: TimingNumbers,
     bounds: Bounds,
-    mind: HolderOptions,
+    logic: HolderOptions,
     open_within: Duration,
     stop_before: Option<Duration>,
     hard_stop: Option<HardStop>,
@@ -91,7 +91,7 @@ impl SessionRequest {
             holder: None,
             numbers: Timing::default().numbers(),
             bounds: Bounds::default(),
-            mind: HolderOptions::default(),
+            logic: HolderOptions::default(),
             open_within: OPEN_WITHIN,
             stop_before: None,
             hard_stop: None,
@@ -119,15 +119,15 @@ impl SessionRequest {
 
     /// No permit from the first failed renewal on, until one succeeds again.
     pub fn strict(mut self) -> Self {
-        self.mind.strict = true;
+        self.logic.strict = true;
         self
     }
 
     /// No renewal once no [progress](Session::progressed) was reported for this long: a heartbeat must not keep a
-    /// dead-locked worker in office. Give the worker that reports a session of its own, or it ends the leases of
+    /// dead-locked worker as leader. Give the worker that reports a session of its own, or it ends the leases of
     /// others with its own.
     pub fn progress_within(mut self, within: Duration) -> Self {
-        self.mind.progress_within = Some(within);
+        self.logic.progress_within = Some(within);
         self
     }
 
@@ -165,24 +165,24 @@ impl SessionRequest {
         let options = KeepOptions {
             holder,
             timing,
-            mind: self.mind,
+            logic: self.logic,
             open_within: self.open_within,
             stop_before: self.stop_before.unwrap_or(timing.usable_ttl() / STOP_SHARE),
             with_process: self.with_process,
         };
-        let keeper = self.client.keep(options);
-        let handle = Arc::new(Handle { keeper });
-        let mut status = handle.keeper.status();
+        let driver = self.client.keep(options);
+        let handle = Arc::new(Handle { driver });
+        let mut status = handle.driver.status();
         let settled = status.wait_for(|status| !matches!(status, SessionStatus::Opening)).await;
         match settled.map(|status| status.clone()) {
             Ok(SessionStatus::Failed(error)) => Err(OpenError::Call(error)),
             Ok(_) => {
                 if let Some(hard_stop) = self.hard_stop {
-                    watchdog::watch(&handle.keeper, hard_stop);
+                    watchdog::watch(&handle.driver, hard_stop);
                 }
                 Ok(Session { handle })
             }
-            Err(_) => unreachable!("the keeper is ours and has the sender"),
+            Err(_) => unreachable!("the session driver is ours and has the sender"),
         }
     }
 }
@@ -218,12 +218,12 @@ impl Session {
 
     /// What is left of the session's local deadline.
     pub fn remaining(&self) -> Duration {
-        self.handle.keeper.remaining()
+        self.handle.driver.remaining()
     }
 
     /// The worker is getting on; for sessions with [`progress_within`](SessionRequest::progress_within).
     pub fn progressed(&self) {
-        self.handle.keeper.progressed();
+        self.handle.driver.progressed();
     }
 
     /// Reads and writes registers, each write once however often it is sent.
@@ -233,7 +233,7 @@ impl Session {
 
     /// Waits until the session has ended.
     pub async fn ended(&self) {
-        let mut status = self.handle.keeper.status();
+        let mut status = self.handle.driver.status();
         let _ = status.wait_for(|status| matches!(status, SessionStatus::Ended)).await;
     }
 
@@ -241,19 +241,19 @@ impl Session {
     /// clock. The leader's clock then runs faster than rho allows, or this machine's slower; or somebody ended the session
     /// and this process was not told. Say so: leases may end while their holders act, and only fences protect.
     pub fn ended_early(&self) -> Option<Duration> {
-        self.handle.keeper.ended_early()
+        self.handle.driver.ended_early()
     }
 
     /// Stops waiting for a store that does not answer: all leases end here. Refused (false) while anything could still be
     /// acting on them.
     pub fn give_up(&self) -> bool {
-        self.handle.keeper.give_up()
+        self.handle.driver.give_up()
     }
 
     /// Ends the session and gives all of its leases back, once no permit is out. Dropping this future leaves nothing behind:
     /// the session is closed all the same.
     pub async fn close(self) {
-        self.handle.keeper.close(EndReason::Released);
+        self.handle.driver.close(EndReason::Released);
         self.ended().await;
     }
 
@@ -261,7 +261,7 @@ impl Session {
     /// waits is granted at once, and history says `died`; a lease without fences keeps its lock-delay, since requests may still
     /// be on their way. A closed connection or a failed probe is no proof of death.
     pub async fn died(self) {
-        self.handle.keeper.close(EndReason::Died);
+        self.handle.driver.close(EndReason::Died);
         self.ended().await;
     }
 

@@ -22,40 +22,40 @@ use tokio::sync::mpsc;
 
 use crate::error::{CallError, Tried};
 
-/// What is done with an answer. Called once, on any thread, with no lock held.
-pub type Then<T> = Box<dyn FnOnce(Result<T, CallError>) + Send>;
+/// The callback for an answer. Called once, on any thread, with no lock held.
+pub type Callback<T> = Box<dyn FnOnce(Result<T, CallError>) + Send>;
 
-/// Where a session hears what happened to it. Called on any thread, with no lock held; it never blocks.
-pub type Ear = Arc<dyn Fn(News) + Send + Sync>;
+/// A session's listener for what happens to it. Called on any thread, with no lock held; it never blocks.
+pub type SessionListener = Arc<dyn Fn(SessionEvent) + Send + Sync>;
 
-/// What may be told to a watcher: the events of a revision, or why there will be no more.
-pub(crate) type Told = Result<proto::WatchResponse, CallError>;
+/// What a watcher receives: the events of a revision, or why there will be no more.
+pub(crate) type WatchItem = Result<proto::WatchResponse, CallError>;
 
-/// Revisions that may lie between the store and a watcher. One that reads more slowly is cut off, and told so.
-const TOLD_WAITING_MAX: usize = 4_096;
+/// Revisions that may lie between the store and a watcher. One that reads more slowly is cut off, and notified.
+const EVENTS_WAITING_MAX: usize = 4_096;
 
-/// Where a watch hears changes.
+/// Where a watch receives changes.
 #[derive(Debug)]
-pub struct Watcher(mpsc::Sender<Told>);
+pub struct Watcher(mpsc::Sender<WatchItem>);
 
 impl Watcher {
-    pub(crate) fn new() -> (Watcher, mpsc::Receiver<Told>) {
-        let (teller, told) = mpsc::channel(TOLD_WAITING_MAX);
-        (Watcher(teller), told)
+    pub(crate) fn new() -> (Watcher, mpsc::Receiver<WatchItem>) {
+        let (sender, items) = mpsc::channel(EVENTS_WAITING_MAX);
+        (Watcher(sender), items)
     }
 
-    /// Tells it something, without waiting. False if it is to be told no more: it is gone, or reads too slowly.
-    pub fn tell(&self, told: Result<proto::WatchResponse, CallError>) -> bool {
-        self.0.try_send(told).is_ok()
+    /// Sends it something, without waiting. False if nothing more can be sent: it is gone, or reads too slowly.
+    pub fn notify(&self, item: Result<proto::WatchResponse, CallError>) -> bool {
+        self.0.try_send(item).is_ok()
     }
 
-    /// Whether anybody still listens.
-    pub fn is_heard(&self) -> bool {
+    /// Whether anybody still watches.
+    pub fn is_watched(&self) -> bool {
         !self.0.is_closed()
     }
 
-    /// Waits until nobody listens any more: then a store has nothing to keep for it.
-    pub async fn unheard(&self) {
+    /// Waits until nobody watches any more: then a store has nothing to keep for it.
+    pub async fn unwatched(&self) {
         self.0.closed().await;
     }
 }
@@ -117,15 +117,15 @@ pub enum Route {
 /// What a store says to a session of its own accord. Nothing of it is relied on: whatever is missed is found
 /// by the next renewal, or by repeating a command under its number.
 #[derive(Clone, Debug)]
-pub enum News {
-    /// An acquire that stood in line was granted.
+pub enum SessionEvent {
+    /// An acquire that waited in the queue was granted.
     Granted {
         /// The acquire's number.
         number: u64,
         /// One grant per resource.
         grants: Vec<Grant>,
     },
-    /// An acquire left the line without a grant. Why, its number will be answered when repeated.
+    /// An acquire left the queue without a grant. Why, its number will be answered when repeated.
     Unqueued {
         /// The acquire's number.
         number: u64,
@@ -160,7 +160,7 @@ pub struct LeaseInfo {
     pub resource: ResourceName,
     /// Its holders: the public number of the session, the name, the token.
     pub holders: Vec<(SessionNumber, HolderName, Token)>,
-    /// Who stands in line, the next first: the public numbers of their sessions.
+    /// Who waits in the queue, the next first: the public numbers of their sessions.
     pub waiters: Vec<SessionNumber>,
     /// The revision at which this was true.
     pub revision: Revision,
@@ -172,20 +172,25 @@ pub trait Store: Send + Sync + 'static {
     fn time_base(&self) -> TimeBase;
 
     /// Opens a session, once. *Promise: the session lives for at least its TTL, by the store's time, from some
-    /// moment after this was called.* Called on the heart's thread.
-    fn open(&self, open: OpenSession, route: Route, then: Then<Opened>);
+    /// moment after this was called.* Called on the renewer's thread.
+    fn open(&self, open: OpenSession, route: Route, callback: Callback<Opened>);
 
     /// Renews sessions, once; one answer each, in order, `None` where nothing is known. *Promise: the same as
     /// for an open, for each that is answered with its number; and what such an answer leaves unsaid about
-    /// single leases did not happen before it was applied.* Called on the heart's thread.
-    fn renew(&self, renewals: Vec<(SessionId, u64)>, route: Route, then: Then<Vec<Option<RenewalAnswer>>>);
+    /// single leases did not happen before it was applied.* Called on the renewer's thread.
+    fn renew(
+        &self,
+        renewals: Vec<(SessionId, u64)>,
+        route: Route,
+        callback: Callback<Vec<Option<RenewalAnswer>>>,
+    );
 
     /// Carries out a command of a session. A numbered one is repeated, over any way there is, until it is answered or its
     /// session has ended. *Promise: a number is carried out once, however often it is sent.*
-    fn submit(&self, command: Command, then: Then<Done>);
+    fn submit(&self, command: Command, callback: Callback<Done>);
 
     /// The tokens that a session holds, read linearizably.
-    fn held(&self, session: SessionId, then: Then<Vec<Token>>);
+    fn held(&self, session: SessionId, callback: Callback<Vec<Token>>);
 
     /// How soon the session wants it noticed that nobody answers: the R/4 of its [`Timing`](tenure_core::Timing). Called before
     /// [`listen`](Self::listen). A store that has nothing to choose from passes it over.
@@ -193,17 +198,17 @@ pub trait Store: Send + Sync + 'static {
         let _ = (session, detect);
     }
 
-    /// Tells `ear` what happens to a session, until it ends or is [`forgotten`](Self::forget).
-    fn listen(&self, session: SessionId, ear: Ear);
+    /// Calls `listener` with what happens to a session, until it ends or is [`forgotten`](Self::forget).
+    fn listen(&self, session: SessionId, listener: SessionListener);
 
-    /// Tells no more about a session.
+    /// Sends no more about a session.
     fn forget(&self, session: SessionNumber);
 
     /// Who holds a resource, read linearizably; `None` if it was never seen.
-    fn lease(&self, resource: ResourceName, then: Then<Option<LeaseInfo>>);
+    fn lease(&self, resource: ResourceName, callback: Callback<Option<LeaseInfo>>);
 
     /// One register, read linearizably.
-    fn register(&self, key: RegisterKey, then: Then<Register>);
+    fn register(&self, key: RegisterKey, callback: Callback<Register>);
 
     /// Why the store does not answer, as far as that is known: each endpoint that failed or is silent, with its latest reason. For the
     /// errors of those who have waited in vain.
@@ -212,14 +217,14 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// A signed statement of a lease that the session holds. A store that signs nothing refuses.
-    fn sequencer(&self, session: SessionId, scope: Scope, token: Token, then: Then<String>) {
+    fn sequencer(&self, session: SessionId, scope: Scope, token: Token, callback: Callback<String>) {
         let _ = (session, scope, token);
         let no = ApiError::new(Code::NoSuchCall, "this store signs no sequencers")
             .hint("a Tenure server does; an embedded store has nobody to convince");
-        then(Err(CallError::Refused(no)));
+        callback(Err(CallError::Refused(no)));
     }
 
-    /// Tells `watcher` of the changes under `prefix`, revision by revision, from `from` on or from now on. The first word may
+    /// Sends `watcher` the changes under `prefix`, revision by revision, from `from` on or from now on. The first word may
     /// have no events: it names the revision after which the watch begins. Ends when nobody listens any more.
     fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher);
 }

@@ -43,7 +43,9 @@ use crate::client::Client;
 use crate::embedded::Embedded;
 use crate::error::{CallError, in_doubt};
 use crate::execution::{Execution, Gate, Tasks, Work};
-use crate::store::{Ear, LeaseInfo, News, OpenSession, Opened, Route, Store, Then, TimeBase, Watcher};
+use crate::store::{
+    Callback, LeaseInfo, OpenSession, Opened, Route, SessionEvent, SessionListener, Store, TimeBase, Watcher,
+};
 
 /// How long after a lost answer a command is sent again.
 const REPEAT_AFTER: Duration = Duration::from_millis(100);
@@ -132,13 +134,13 @@ impl Process {
 
     /// Ends a [`cut`](Self::cut): like a new connection, with a word about what may have been missed.
     pub fn heal(&self) {
-        let ears = {
+        let listeners = {
             let mut faults = self.link.faults();
             faults.cut = false;
-            faults.ears.clone()
+            faults.listeners.clone()
         };
-        for (_, ear) in ears {
-            self.link.deliver(move || ear(News::Missed));
+        for (_, listener) in listeners {
+            self.link.deliver(move || listener(SessionEvent::Missed));
         }
     }
 
@@ -218,7 +220,7 @@ struct Faults {
     answers_to_drop: u32,
     drop_pushes: bool,
     messages: u64,
-    ears: Vec<(SessionNumber, Ear)>,
+    listeners: Vec<(SessionNumber, SessionListener)>,
     /// What has reached a process that is stopped.
     undelivered: VecDeque<Box<dyn FnOnce() + Send>>,
 }
@@ -240,7 +242,7 @@ impl Link {
     fn thaw(&self) {
         self.0.gate.open();
         let undelivered = std::mem::take(&mut self.faults().undelivered);
-        // In a task: what has just been woken does not read its mail before it goes on with what it was doing.
+        // In a task: what has just been woken does not read its inbox before it goes on with what it was doing.
         self.0.execution.spawn(Work::Calls, async move { undelivered.into_iter().for_each(|what| what()) });
     }
 
@@ -278,11 +280,15 @@ impl Link {
     }
 
     /// Sends once, and hands the answer on if it comes through.
-    fn once<T: Send + 'static>(&self, ask: impl FnOnce(&Embedded, Then<T>) + Send + 'static, then: Then<T>) {
+    fn once<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Embedded, Callback<T>) + Send + 'static,
+        callback: Callback<T>,
+    ) {
         let link = self.clone();
         if self.is_clear() {
-            let then = Box::new(move |answer| link.deliver(move || then(answer)));
-            return ask(&self.0.store, then);
+            let callback = Box::new(move |answer| link.deliver(move || callback(answer)));
+            return ask(&self.0.store, callback);
         }
         let lost = self.loses_request();
         self.0.execution.spawn(Work::Calls, async move {
@@ -294,7 +300,7 @@ impl Link {
             if let Ok(answer) = answer.await
                 && link.back().await
             {
-                link.deliver(move || then(answer));
+                link.deliver(move || callback(answer));
             }
         });
     }
@@ -302,13 +308,13 @@ impl Link {
     /// Sends again and again until an answer comes through.
     fn until_answered<T: Send + 'static>(
         &self,
-        ask: impl Fn(&Embedded, Then<T>) + Send + Sync + 'static,
-        then: Then<T>,
+        ask: impl Fn(&Embedded, Callback<T>) + Send + Sync + 'static,
+        callback: Callback<T>,
     ) {
         let link = self.clone();
         if self.is_clear() {
-            let then = Box::new(move |answer| link.deliver(move || then(answer)));
-            return ask(&self.0.store, then);
+            let callback = Box::new(move |answer| link.deliver(move || callback(answer)));
+            return ask(&self.0.store, callback);
         }
         let mut lost = self.loses_request();
         self.0.execution.spawn(Work::Calls, async move {
@@ -324,7 +330,7 @@ impl Link {
                             CallError::Refused(no) if doubtful => CallError::Refused(in_doubt(no)),
                             error => error,
                         });
-                        return link.deliver(move || then(answer));
+                        return link.deliver(move || callback(answer));
                     }
                     doubtful = true;
                 }
@@ -339,50 +345,55 @@ impl Store for Link {
         TimeBase::ClusterTime
     }
 
-    fn open(&self, open: OpenSession, route: Route, then: Then<Opened>) {
-        self.once(move |store, then| store.open(open, route, then), then);
+    fn open(&self, open: OpenSession, route: Route, callback: Callback<Opened>) {
+        self.once(move |store, callback| store.open(open, route, callback), callback);
     }
 
-    fn renew(&self, renewals: Vec<(SessionId, u64)>, route: Route, then: Then<Vec<Option<RenewalAnswer>>>) {
+    fn renew(
+        &self,
+        renewals: Vec<(SessionId, u64)>,
+        route: Route,
+        callback: Callback<Vec<Option<RenewalAnswer>>>,
+    ) {
         self.faults().messages += 1;
-        self.once(move |store, then| store.renew(renewals, route, then), then);
+        self.once(move |store, callback| store.renew(renewals, route, callback), callback);
     }
 
-    fn submit(&self, command: Command, then: Then<Done>) {
-        self.until_answered(move |store, then| store.submit(command.clone(), then), then);
+    fn submit(&self, command: Command, callback: Callback<Done>) {
+        self.until_answered(move |store, callback| store.submit(command.clone(), callback), callback);
     }
 
-    fn held(&self, session: SessionId, then: Then<Vec<Token>>) {
-        self.until_answered(move |store, then| store.held(session, then), then);
+    fn held(&self, session: SessionId, callback: Callback<Vec<Token>>) {
+        self.until_answered(move |store, callback| store.held(session, callback), callback);
     }
 
-    fn listen(&self, session: SessionId, ear: Ear) {
-        self.faults().ears.push((session.number, ear.clone()));
+    fn listen(&self, session: SessionId, listener: SessionListener) {
+        self.faults().listeners.push((session.number, listener.clone()));
         let link = self.clone();
-        let heard = Arc::new(move |news| {
+        let received = Arc::new(move |event| {
             let lost = {
                 let faults = link.faults();
                 faults.cut || faults.drop_pushes
             };
-            let ear = ear.clone();
+            let listener = listener.clone();
             if !lost {
-                link.deliver(move || ear(news));
+                link.deliver(move || listener(event));
             }
         });
-        self.0.store.listen(session, heard);
+        self.0.store.listen(session, received);
     }
 
     fn forget(&self, session: SessionNumber) {
-        self.faults().ears.retain(|(number, _)| *number != session);
+        self.faults().listeners.retain(|(number, _)| *number != session);
         self.0.store.forget(session);
     }
 
-    fn lease(&self, resource: ResourceName, then: Then<Option<LeaseInfo>>) {
-        self.until_answered(move |store, then| store.lease(resource.clone(), then), then);
+    fn lease(&self, resource: ResourceName, callback: Callback<Option<LeaseInfo>>) {
+        self.until_answered(move |store, callback| store.lease(resource.clone(), callback), callback);
     }
 
-    fn register(&self, key: RegisterKey, then: Then<Register>) {
-        self.until_answered(move |store, then| store.register(key.clone(), then), then);
+    fn register(&self, key: RegisterKey, callback: Callback<Register>) {
+        self.until_answered(move |store, callback| store.register(key.clone(), callback), callback);
     }
 
     fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher) {
@@ -391,7 +402,7 @@ impl Store for Link {
         }
         let link = self.clone();
         self.0.execution.spawn(Work::Calls, async move {
-            while link.faults().cut && watcher.is_heard() {
+            while link.faults().cut && watcher.is_watched() {
                 tokio::time::sleep(REPEAT_AFTER).await;
             }
             link.0.store.watch(prefix, from, watcher);

@@ -54,10 +54,10 @@ pub struct Call {
     pub repeat: Repeat,
     /// How long to go on asking; no attempt is begun after that.
     pub within: Duration,
-    /// How long one attempt may take; `None` for a call that stands in line.
+    /// How long one attempt may take; `None` for a call that waits in the queue.
     pub attempt_within: Option<Duration>,
     /// Whether to go on when no endpoint can be reached. A program that serves wants to; a person at a
-    /// terminal wants to hear of it.
+    /// terminal wants to see it.
     pub persistent: bool,
 }
 
@@ -74,7 +74,7 @@ pub struct Attempt {
 pub struct Transport {
     directory: Directory,
     /// The connections that were needed so far.
-    lines: std::sync::Mutex<BTreeMap<Endpoint, Arc<Line>>>,
+    connections: std::sync::Mutex<BTreeMap<Endpoint, Arc<EndpointConnection>>>,
     /// The endpoint that answered last.
     preferred: std::sync::Mutex<Endpoint>,
     clock: Arc<dyn Clock>,
@@ -82,7 +82,7 @@ pub struct Transport {
 }
 
 /// One endpoint, and the connection to it while there is one.
-struct Line {
+struct EndpointConnection {
     channel: Mutex<Option<Channel>>,
 }
 
@@ -114,7 +114,7 @@ impl Transport {
 
     pub(crate) fn dialling(directory: Directory, clock: Arc<dyn Clock>, dialer: Dialer) -> Self {
         let preferred = std::sync::Mutex::new(directory.first());
-        Self { directory, lines: std::sync::Mutex::default(), preferred, clock, dialer }
+        Self { directory, connections: std::sync::Mutex::default(), preferred, clock, dialer }
     }
 
     /// The endpoints, the one that answered last first.
@@ -127,15 +127,18 @@ impl Transport {
         all
     }
 
-    fn line(&self, endpoint: &Endpoint) -> Arc<Line> {
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(line) = lines.get(endpoint) {
-            return line.clone();
+    fn connection(&self, endpoint: &Endpoint) -> Arc<EndpointConnection> {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(connection) = connections.get(endpoint) {
+            return connection.clone();
         }
         // Those that are no endpoints any more are forgotten with the next one that is new.
         let all = self.directory.all();
-        lines.retain(|endpoint, _| all.contains(endpoint));
-        lines.entry(endpoint.clone()).or_insert_with(|| Arc::new(Line { channel: Mutex::new(None) })).clone()
+        connections.retain(|endpoint, _| all.contains(endpoint));
+        connections
+            .entry(endpoint.clone())
+            .or_insert_with(|| Arc::new(EndpointConnection { channel: Mutex::new(None) }))
+            .clone()
     }
 
     /// Makes a call. `send` transmits it once, over the given connection.
@@ -203,8 +206,8 @@ impl Transport {
         F: Fn(Channel, Attempt) -> S,
         S: Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     {
-        let line = self.line(endpoint);
-        let channel = line.connect(endpoint, &self.dialer, left.min(CONNECT_WITHIN)).await?;
+        let connection = self.connection(endpoint);
+        let channel = connection.connect(endpoint, &self.dialer, left.min(CONNECT_WITHIN)).await?;
         let answer = match call.attempt_within {
             None => send(channel, attempt).await,
             // Not cut to what is left of the whole: an attempt that has begun gets its time, because what it
@@ -212,7 +215,7 @@ impl Transport {
             Some(limit) => match timeout(limit, send(channel, attempt)).await {
                 Ok(answer) => answer,
                 Err(_) => {
-                    line.disconnect().await;
+                    connection.disconnect().await;
                     return Err(Failed::Unanswered(format!("no answer within {limit:?}")));
                 }
             },
@@ -222,7 +225,7 @@ impl Transport {
             Err(status) => {
                 let failed = judge(&status);
                 if matches!(failed, Failed::Unanswered(_)) {
-                    line.disconnect().await;
+                    connection.disconnect().await;
                 }
                 Err(failed)
             }
@@ -230,7 +233,7 @@ impl Transport {
     }
 }
 
-impl Line {
+impl EndpointConnection {
     /// The connection, made now if there is none. Made before anything is sent, never on the way: so a
     /// failure here proves that nothing was.
     async fn connect(

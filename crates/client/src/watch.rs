@@ -1,5 +1,5 @@
-//! A watch that survives the server it runs on: it remembers how far it has told, and begins again there on
-//! whichever endpoint answers. It never skips a revision and never tells one twice.
+//! A watch that survives the server it runs on: it remembers how far it has delivered, and begins again there on
+//! whichever endpoint answers. It never skips a revision and never delivers one twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Watch {
         loop {
             let stream = match &mut self.stream {
                 Some(stream) => stream,
-                // Until it has begun once, a store that is not there is news and not an interruption.
+                // Until it has begun once, a store that is not there is an error and not an interruption.
                 None => {
                     let opened = self.open(self.begun).await?;
                     self.begun = true;
@@ -54,13 +54,13 @@ impl Watch {
                 }
             };
             match stream.message().await {
-                Ok(Some(told)) => {
+                Ok(Some(response)) => {
                     self.backoff.reset();
-                    // After a reconnect the opening message repeats what was told before.
-                    let is_new = self.next.is_none_or(|next| told.revision >= next);
-                    self.next = Some(self.next.unwrap_or(0).max(told.revision.saturating_add(1)));
-                    if is_new || told.events.is_empty() {
-                        return Ok(told);
+                    // After a reconnect the opening message repeats what was sent before.
+                    let is_new = self.next.is_none_or(|next| response.revision >= next);
+                    self.next = Some(self.next.unwrap_or(0).max(response.revision.saturating_add(1)));
+                    if is_new || response.events.is_empty() {
+                        return Ok(response);
                     }
                 }
                 // A server that drains ends its streams; another one goes on.

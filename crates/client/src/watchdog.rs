@@ -5,7 +5,7 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crate::keeper::Keeper;
+use crate::session_driver::SessionDriver;
 
 /// The longest time between two looks: a notice, or a clock that jumped, may bring a deadline nearer than it was at the last
 /// look. A deadline that was known then is met, because the sleep ends there.
@@ -25,7 +25,7 @@ pub enum HardStop {
 }
 
 struct Watched {
-    keeper: Weak<Keeper>,
+    driver: Weak<SessionDriver>,
     hard_stop: HardStop,
 }
 
@@ -38,9 +38,9 @@ static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 static ADDED: Condvar = Condvar::new();
 
 /// Watches a session until it is gone.
-pub(crate) fn watch(keeper: &Arc<Keeper>, hard_stop: HardStop) {
+pub(crate) fn watch(driver: &Arc<SessionDriver>, hard_stop: HardStop) {
     let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
-    let watched = Watched { keeper: Arc::downgrade(keeper), hard_stop };
+    let watched = Watched { driver: Arc::downgrade(driver), hard_stop };
     match &mut *registry {
         Some(registry) if registry.process == std::process::id() => registry.watched.push(watched),
         _ => {
@@ -60,8 +60,8 @@ fn look_for_ever() {
         let registry = guard.as_mut().expect("the thread is started after the registry is made");
         let mut look_after = LOOK_EVERY;
         registry.watched.retain(|watched| {
-            let Some(keeper) = watched.keeper.upgrade() else { return false };
-            let token = match keeper.overstaying() {
+            let Some(driver) = watched.driver.upgrade() else { return false };
+            let token = match driver.overstaying() {
                 Ok(token) => token,
                 Err(left) => {
                     look_after = left.map_or(look_after, |left| look_after.min(left));

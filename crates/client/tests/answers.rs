@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tenure_client::testing::Bench;
 use tenure_client::{
-    AcquireError, CallError, Client, Ear, Effect, Embedded, Execution, LeaseInfo, OpenSession, Opened, Route,
-    Session, Store, Tasks, Then, TimeBase, TransferError, Watcher,
+    AcquireError, CallError, Callback, Client, Effect, Embedded, Execution, LeaseInfo, OpenSession, Opened,
+    Route, Session, SessionListener, Store, Tasks, TimeBase, TransferError, Watcher,
 };
 use tenure_core::{
     Command, Done, Register, RegisterKey, RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber,
@@ -40,46 +40,51 @@ impl Store for Odd {
         self.store.time_base()
     }
 
-    fn open(&self, open: OpenSession, route: Route, then: Then<Opened>) {
-        self.store.open(open, route, then);
+    fn open(&self, open: OpenSession, route: Route, callback: Callback<Opened>) {
+        self.store.open(open, route, callback);
     }
 
-    fn renew(&self, renewals: Vec<(SessionId, u64)>, route: Route, then: Then<Vec<Option<RenewalAnswer>>>) {
-        self.store.renew(renewals, route, then);
+    fn renew(
+        &self,
+        renewals: Vec<(SessionId, u64)>,
+        route: Route,
+        callback: Callback<Vec<Option<RenewalAnswer>>>,
+    ) {
+        self.store.renew(renewals, route, callback);
     }
 
-    fn submit(&self, command: Command, then: Then<Done>) {
+    fn submit(&self, command: Command, callback: Callback<Done>) {
         let (asked, change) = (command.clone(), self.change.clone());
-        let then = Box::new(move |answer: Result<Done, CallError>| {
+        let callback = Box::new(move |answer: Result<Done, CallError>| {
             let change = change.lock().expect("no panic");
             let answer = answer.map(|done| match &*change {
                 Some(change) => change(&asked, done),
                 None => done,
             });
             drop(change);
-            then(answer);
+            callback(answer);
         });
-        self.store.submit(command, then);
+        self.store.submit(command, callback);
     }
 
-    fn held(&self, session: SessionId, then: Then<Vec<Token>>) {
-        self.store.held(session, then);
+    fn held(&self, session: SessionId, callback: Callback<Vec<Token>>) {
+        self.store.held(session, callback);
     }
 
-    fn listen(&self, session: SessionId, ear: Ear) {
-        self.store.listen(session, ear);
+    fn listen(&self, session: SessionId, listener: SessionListener) {
+        self.store.listen(session, listener);
     }
 
     fn forget(&self, session: SessionNumber) {
         self.store.forget(session);
     }
 
-    fn lease(&self, resource: ResourceName, then: Then<Option<LeaseInfo>>) {
-        self.store.lease(resource, then);
+    fn lease(&self, resource: ResourceName, callback: Callback<Option<LeaseInfo>>) {
+        self.store.lease(resource, callback);
     }
 
-    fn register(&self, key: RegisterKey, then: Then<Register>) {
-        self.store.register(key, then);
+    fn register(&self, key: RegisterKey, callback: Callback<Register>) {
+        self.store.register(key, callback);
     }
 
     fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher) {

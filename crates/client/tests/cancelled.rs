@@ -14,7 +14,7 @@ use common::poll_times;
 use tenure_client::testing::{Bench, Process};
 use tenure_client::{Candidate, Leader, Leadership, Lease, Session};
 use tenure_core::{HolderName, RegisterKey, ResourceName, Revision, Scope, SessionNumber, Token};
-use tenure_fence::{Answer, Barrier, Fence, Mark, Takeover};
+use tenure_fence::{Barrier, Fence, FenceFuture, FenceMark, Takeover};
 
 const TTL: Duration = Duration::from_secs(10);
 /// One way over the link. Whatever asks the store is under way for twice this.
@@ -35,8 +35,8 @@ where
     let value = RegisterKey::try_from(Leader::value_key(&r).as_bytes()).expect("a key");
     for times in 0.. {
         let bench = Bench::new();
-        let (process, keeper) = (Arc::new(bench.process()), bench.process());
-        let standing = keeper.client().session().ttl(TTL).open().await.expect("opened");
+        let (process, other) = (Arc::new(bench.process()), bench.process());
+        let standing = other.client().session().ttl(TTL).open().await.expect("opened");
         let session = process.client().session().ttl(TTL).open().await.expect("opened");
         let held = standing.acquire("held").await.expect("granted");
         let slot = standing.semaphore("full", 1).acquire().await.expect("granted");
@@ -137,7 +137,7 @@ async fn giving_back() {
     })
     .await;
     cancelled_anywhere("transfer", |_, session| async move {
-        // The first session that the store opened is the one that stands here and is not in line.
+        // The first session that the store opened is the one that stands here and is not in the queue.
         drop(hold(&session).await.transfer(SessionNumber::new(1)).await.expect_err("not in line"));
     })
     .await;
@@ -267,18 +267,24 @@ async fn elections() {
 struct Slow;
 
 impl Fence for Slow {
-    fn barrier<'a>(&'a self, _takeover: &'a Takeover) -> Answer<'a, Barrier> {
+    fn barrier<'a>(&'a self, _takeover: &'a Takeover) -> FenceFuture<'a, Barrier> {
         Box::pin(async {
             tokio::time::sleep(DELAY).await;
             Ok(Barrier { predecessor: None, seq: 0, cursor: None })
         })
     }
 
-    fn mark<'a>(&'a self, _scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+    fn mark<'a>(&'a self, _scope: &'a Scope) -> FenceFuture<'a, Option<FenceMark>> {
         unreachable!("nobody asks for it")
     }
 
-    fn repair<'a>(&'a self, _: &'a Scope, _: Token, _: &'a HolderName, _: &'a str) -> Answer<'a, Mark> {
+    fn repair<'a>(
+        &'a self,
+        _: &'a Scope,
+        _: Token,
+        _: &'a HolderName,
+        _: &'a str,
+    ) -> FenceFuture<'a, FenceMark> {
         unreachable!("nobody repairs it")
     }
 }

@@ -8,7 +8,7 @@ use tenure_client::{Lease, LeaseEnd, LeaseState, NoPermit, PermitError, TakeOver
 use tenure_core::state::FenceRecord;
 use tenure_core::{Command, FenceName, HolderName, ResourceName, Scope, Token};
 use tenure_fence::files::Files;
-use tenure_fence::{Answer, Barrier, Fence, FenceError, FindOut, Mark, Takeover};
+use tenure_fence::{Barrier, Fence, FenceError, FenceFuture, FenceMark, FindOut, Takeover};
 
 const TTL: Duration = Duration::from_secs(10);
 const FENCE: &str = "files:reports";
@@ -87,16 +87,22 @@ async fn a_lease_waits_for_fences_that_others_brought() {
 struct Asked<F>(F);
 
 impl<F: Fn() -> Result<(), FenceError> + Send + Sync> Fence for Asked<F> {
-    fn barrier<'a>(&'a self, _: &'a Takeover) -> Answer<'a, Barrier> {
+    fn barrier<'a>(&'a self, _: &'a Takeover) -> FenceFuture<'a, Barrier> {
         let answer = (self.0)().map(|()| Barrier { predecessor: None, seq: 0, cursor: None });
         Box::pin(async { answer })
     }
 
-    fn mark<'a>(&'a self, _: &'a Scope) -> Answer<'a, Option<Mark>> {
+    fn mark<'a>(&'a self, _: &'a Scope) -> FenceFuture<'a, Option<FenceMark>> {
         unreachable!("nobody asks")
     }
 
-    fn repair<'a>(&'a self, _: &'a Scope, _: Token, _: &'a HolderName, _: &'a str) -> Answer<'a, Mark> {
+    fn repair<'a>(
+        &'a self,
+        _: &'a Scope,
+        _: Token,
+        _: &'a HolderName,
+        _: &'a str,
+    ) -> FenceFuture<'a, FenceMark> {
         unreachable!("nobody asks")
     }
 }
@@ -199,7 +205,7 @@ async fn refusals_are_counted_and_reported_together() {
     assert!(reports <= 8, "{reports} commands for 300 refusals in four seconds");
 }
 
-/// The pause behind such a zombie is reported as well: the mind notices it, the store counts it.
+/// The pause behind such a zombie is reported as well: the session's logic notices it, the store counts it.
 #[tokio::test(start_paused = true)]
 async fn a_pause_is_reported() {
     let bench = Bench::new();

@@ -99,7 +99,7 @@ async fn the_callers_own_limits_hold_when_the_store_is_gone() {
 
 /// After the deadline there is nothing left to wait for; but a store that is there may still say how the lease ended.
 #[tokio::test(start_paused = true)]
-async fn a_release_after_the_deadline_is_told_how_the_lease_ended_or_returns_soon() {
+async fn a_release_after_the_deadline_learns_how_the_lease_ended_or_returns_soon() {
     let bench = Bench::new();
     let process = bench.process();
     let (_session, lease) = held(&process).await;
@@ -128,7 +128,8 @@ async fn closing_returns_at_the_deadline_too() {
     assert!(started.elapsed() <= left + TTL / 10, "{:?} and {left:?} were left", started.elapsed());
 }
 
-/// Nobody has the lease any more when its transfer is refused: then it goes to the store, and so to the next in line.
+/// Nobody has the lease any more when its transfer is refused: then it goes to the store, and so to the next
+/// in the queue.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_dropped_while_its_transfer_was_refused_goes_to_the_store() {
     let bench = Bench::new();

@@ -1,4 +1,4 @@
-//! The holder's side in virtual time: pauses, lost answers, notices, cancelled futures. What a mind decides is tested in
+//! The holder's side in virtual time: pauses, lost answers, notices, cancelled futures. What the logic decides is tested in
 //! the core; here it is tested that the driver around it hands in everything, in the right order, at the right time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -179,7 +179,7 @@ async fn strict_mode_stops_at_the_first_failed_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_notice_that_was_not_heard_is_in_the_next_renewal_before_the_deadline_moves() {
+async fn a_notice_that_was_not_received_is_in_the_next_renewal_before_the_deadline_moves() {
     let bench = Bench::new();
     let process = bench.process();
     let session = open(&process).await;
@@ -231,7 +231,7 @@ async fn a_grant_whose_push_was_lost_is_found_by_the_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_without_progress_is_not_kept_in_office() {
+async fn a_worker_without_progress_is_not_kept_as_leader() {
     let bench = Bench::new();
     let process = bench.process();
     let guarded = process.client().session().ttl(TTL).progress_within(TTL * 2).open().await.expect("opened");
@@ -363,15 +363,15 @@ async fn many_sessions_ride_in_few_messages() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_hear_every_state() {
+async fn hooks_receive_every_state() {
     let bench = Bench::new();
     let process = bench.process();
     let session = open(&process).await;
     let lease = hold(&session).await;
-    let heard: Arc<Mutex<Vec<LeaseState>>> = Arc::default();
+    let received: Arc<Mutex<Vec<LeaseState>>> = Arc::default();
     lease.on_change({
-        let heard = heard.clone();
-        move |status| heard.lock().expect("no panic").push(status.state)
+        let received = received.clone();
+        move |status| received.lock().expect("no panic").push(status.state)
     });
     bench.pass(ms(100)).await;
     process.cut();
@@ -379,17 +379,17 @@ async fn hooks_hear_every_state() {
     process.heal();
     session.ended().await;
     bench.pass(ms(1)).await;
-    let heard = heard.lock().expect("no panic");
+    let received = received.lock().expect("no panic");
     assert!(
         matches!(
-            heard[..],
+            received[..],
             [
                 LeaseState::Jeopardy(Jeopardy::NotRenewed),
                 LeaseState::Jeopardy(Jeopardy::PastDeadline),
                 LeaseState::Ended(LeaseEnd::Expired { .. })
             ]
         ),
-        "{heard:?}"
+        "{received:?}"
     );
 }
 
@@ -410,9 +410,9 @@ impl Steady {
     }
 }
 
-struct InOffice<'a>(&'a AtomicUsize);
+struct Leading<'a>(&'a AtomicUsize);
 
-impl Drop for InOffice<'_> {
+impl Drop for Leading<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -426,14 +426,14 @@ impl Candidate for Steady {
     async fn lead(&self, leadership: &Leadership) {
         self.terms.fetch_add(1, Ordering::SeqCst);
         self.leading.fetch_add(1, Ordering::SeqCst);
-        let _office = InOffice(&self.leading);
+        let _leading = Leading(&self.leading);
         drop(leadership.permit().expect("a leader may act"));
         leadership.stop_signal().stopped().await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deposed_leader_stands_in_line_again() {
+async fn a_deposed_leader_queues_again() {
     let bench = Bench::new();
     let (first, second) = (bench.process(), bench.process());
     let candidates = [Steady::new(), Steady::new()];
@@ -466,7 +466,7 @@ async fn a_deposed_leader_stands_in_line_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn observers_hear_that_there_is_no_leader() {
+async fn observers_are_notified_that_there_is_no_leader() {
     let bench = Bench::new();
     let (ours, theirs) = (bench.process(), bench.process());
     let mut observer = theirs.client().election("e").observe().expect("a name");
@@ -474,8 +474,8 @@ async fn observers_hear_that_there_is_no_leader() {
     let leadership = ours.client().election("e").campaign().await.expect("elected");
     assert!(matches!(observer.next().await.expect("seen"), Leader::Elected { value: None, .. }));
     leadership.publish("here").await.expect("published");
-    let told = observer.next().await.expect("seen");
-    assert!(matches!(&told, Leader::Elected { value: Some(value), .. } if value == b"here"), "{told:?}");
+    let item = observer.next().await.expect("seen");
+    assert!(matches!(&item, Leader::Elected { value: Some(value), .. } if value == b"here"), "{item:?}");
     leadership.resign().await.expect("resigned");
     assert_eq!(observer.next().await.expect("seen"), Leader::None);
 }

@@ -136,7 +136,7 @@ async fn a_lease_is_acquired_used_and_given_back() {
 }
 
 #[tokio::test]
-async fn who_waits_is_told_at_once() {
+async fn waiters_are_notified_at_once() {
     let node = Node::start();
     let client = node.client();
     let first = client.session().ttl(TTL).open().await.expect("opened");
@@ -155,7 +155,7 @@ async fn who_waits_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn a_dropped_wait_leaves_the_line() {
+async fn a_dropped_wait_leaves_the_queue() {
     let node = Node::start();
     let client = node.client();
     let first = client.session().ttl(TTL).open().await.expect("opened");
@@ -184,14 +184,14 @@ async fn a_wait_that_times_out_says_who_has_it() {
     assert!(refused.about.waited_ms >= Some(300));
 }
 
-/// The promise of the heart: renewals need nothing of the application's.
+/// The promise of the renewer: renewals need nothing of the application's.
 #[test]
 fn a_blocked_runtime_keeps_its_lease() {
     let node = Node::start();
     let ttl = Duration::from_secs(1);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
-        // Made in here, where a heart that ran wherever it was started would be the application's.
+        // Made in here, where a renewer that ran wherever it was started would be the application's.
         let client = node.client();
         let session = client.session().ttl(ttl).open().await.expect("opened");
         let lease = session.acquire("r").await.expect("granted");
@@ -222,7 +222,7 @@ async fn leases_and_commands_survive_a_restart_of_the_node() {
     node.left_with(2, 1).await;
     let node = node.restart();
     drop(lease.permit().expect("a restart of the node costs nothing"));
-    // Over a new stream: the release is carried out, and the waiter hears of its turn.
+    // Over a new stream: the release is carried out, and the waiter is notified of its turn.
     assert_eq!(lease.release().await.expect("released"), LeaseEnd::Released);
     let lease = tokio::time::timeout(SOON, waiting).await.expect("in time").expect("no panic");
     drop(lease.expect("granted in turn").permit().expect("usable"));
@@ -231,7 +231,7 @@ async fn leases_and_commands_survive_a_restart_of_the_node() {
 }
 
 #[tokio::test]
-async fn an_ended_session_is_told_apart() {
+async fn an_ended_session_is_distinguished() {
     let node = Node::start();
     let client = node.client();
     let session = client.session().ttl(TTL).open().await.expect("opened");
@@ -427,7 +427,7 @@ async fn dropping_any_future_anywhere_leaves_nothing_on_the_node() {
 /// The caller of a plain acquire, with neither nonce nor number, that hangs up while it is queued, however early: also
 /// between the moment in which it is queued and the answer that says so.
 #[tokio::test]
-async fn a_caller_that_hangs_up_leaves_the_line() {
+async fn a_caller_that_hangs_up_leaves_the_queue() {
     let node = Node::start();
     let client = node.client();
     let standing = client.session().ttl(FOR_EVER).open().await.expect("opened");

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tenure_client::{CallError, Client, Code, Endpoints, Lease, Session};
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{Command, Generation, Permit, PermitCount, Scope, Token};
-use tenure_fence::{Barrier, Cursor, FenceError, FindOut, Mark, Stale, Takeover};
+use tenure_fence::{Barrier, Cursor, FenceError, FenceMark, FindOut, Stale, Takeover};
 use tenure_server::{Config, Server};
 
 use cases::{Gate, Subject};
@@ -163,7 +163,7 @@ impl Registers {
     }
 
     /// What was done, in the suite's words: tokens as its numbers, refusals as a fence tells them.
-    async fn told<T>(
+    async fn answered<T>(
         &self,
         scope: &Scope,
         number: u64,
@@ -216,7 +216,7 @@ impl Registers {
         }
         let writes = writes.iter().map(|(name, value)| (Self::key(scope, name), *value));
         let done = guarded.put_all(writes).await;
-        self.told(scope, number, done).await
+        self.answered(scope, number, done).await
     }
 }
 
@@ -291,7 +291,7 @@ impl Subject for Registers {
         })
     }
 
-    async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         let holders = self.0.holders.lock().await;
         let Some((number, holder)) = holders.get(scope).and_then(|holders| holders.last_key_value()) else {
             return Ok(None);
@@ -303,7 +303,7 @@ impl Subject for Registers {
         let registers = self.0.client.registers();
         let mark = registers.get(Self::key(scope, "mark")).await.expect("read").value;
         let cursor = registers.get(Self::key(scope, "cursor")).await.expect("read");
-        Ok(Some(Mark {
+        Ok(Some(FenceMark {
             token: cases::token(*number),
             holder: mark.and_then(|mark| std::str::from_utf8(&mark).ok()?.split(' ').nth(1)?.parse().ok()),
             seq: cursor.version,
@@ -311,7 +311,7 @@ impl Subject for Registers {
         }))
     }
 
-    async fn repair(&self, _scope: &Scope, _to: Token) -> Result<Mark, FenceError> {
+    async fn repair(&self, _scope: &Scope, _to: Token) -> Result<FenceMark, FenceError> {
         unreachable!("nothing can poison the store that issues the tokens")
     }
 
@@ -331,7 +331,7 @@ impl Subject for Registers {
         let real =
             Permit::new(scope.clone(), holder.token, Generation::new(1), now, permit.remaining(now), &count);
         let done = holder.session.registers().guarded(&real).delete(Self::key(scope, key)).await;
-        self.told(scope, number, done).await
+        self.answered(scope, number, done).await
     }
 
     async fn put_and_advance(

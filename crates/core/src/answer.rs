@@ -13,7 +13,7 @@ use crate::numbers::{Generation, Nonce, Revision, SessionId, SessionNumber, Slot
 /// What applying one command answered.
 pub type Answer = Result<Done, Refusal>;
 
-/// A lease as its holder is told of it.
+/// A lease as its holder sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The resource.
@@ -34,7 +34,7 @@ pub struct Grant {
     pub remaining: Duration,
     /// The session's TTL.
     pub ttl: Duration,
-    /// How long the acquire stood in line.
+    /// How long the acquire waited in the queue.
     pub waited: Duration,
     /// The fence set of the resource, whoever brought its fences: where the token is to be installed first.
     pub fences: Vec<FenceName>,
@@ -69,7 +69,7 @@ pub enum Done {
         /// transmission. A waited grant never does.
         opened: Option<u64>,
     },
-    /// The acquire stands in line; its grant, time-out or end comes as an event.
+    /// The acquire waits in the queue; its grant, time-out or end comes as an event.
     Queued {
         /// The session that stands there.
         session: SessionId,
@@ -169,13 +169,13 @@ pub struct Holding {
 /// A true no, with what the caller needs to act on it. None of these changed anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Somebody else holds it, or stands in line before the caller.
+    /// Somebody else holds it, or waits in the queue before the caller.
     Held {
         /// The resource that could not be had.
         resource: ResourceName,
         /// Who holds it; `None` if it is free but others are before the caller.
         by: Option<Box<Holding>>,
-        /// How long the caller stood in line before its time was up.
+        /// How long the caller waited in the queue before its time was up.
         waited: Duration,
     },
     /// The resource rests after an unclean end.
@@ -189,7 +189,7 @@ pub enum Refusal {
     UnknownSession,
     /// The session has lapsed: past its TTL, not yet past its hard limit. A renewal makes it live again.
     Lapsed,
-    /// The session named does not stand in line for this resource alone, so it is not ready to take it.
+    /// The session named does not wait in the queue for this resource alone, so it is not ready to take it.
     NotReady {
         /// The resource.
         resource: ResourceName,
@@ -324,7 +324,7 @@ pub enum RenewalAnswer {
         /// The revision of the session's last lease change; a client that knows an older one missed a push.
         last_lease_revision: Revision,
         /// Leases under notice or ended, to be taken in before the deadline moves; `None` if there are none.
-        news: Option<Box<RenewalNews>>,
+        events: Option<Box<RenewalEvents>>,
     },
     /// The session has ended, or never was.
     UnknownSession,
@@ -332,7 +332,7 @@ pub enum RenewalAnswer {
 
 /// What a holder must take in before its deadline moves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RenewalNews {
+pub struct RenewalEvents {
     /// Leases under notice: resource, token, why, and what is left of the lease.
     pub noticed: Vec<(ResourceName, Token, EndReason, Duration)>,
     /// Leases that ended without the holder asking for it: resource, token, why.

@@ -105,7 +105,7 @@ pub enum Command {
         /// For people; kept in the history.
         reason: Arc<str>,
     },
-    /// The holder has taken in the news up to this revision; it need not be repeated in renewals.
+    /// The holder has taken in the events up to this revision; renewals need not repeat them.
     Seen {
         /// The session.
         session: SessionId,
@@ -169,8 +169,8 @@ pub enum Command {
         /// The new guard.
         guard: Option<Scope>,
     },
-    /// A leader has taken office; kept for people as an event.
-    TookOffice {
+    /// A node has become leader; kept for people as an event.
+    BecameLeader {
         /// The node.
         node: u64,
         /// Its term.
@@ -268,7 +268,7 @@ pub struct Acquire {
     pub resources: Vec<ResourceName>,
     /// How it is held.
     pub mode: Mode,
-    /// Whether and how long to stand in line.
+    /// Whether and how long to wait in the queue.
     pub wait: Wait,
     /// What else was asked for.
     pub policies: Policies,
@@ -313,7 +313,7 @@ impl Mode {
     }
 }
 
-/// Whether and how long an acquire stands in line.
+/// Whether and how long an acquire waits in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
     /// Not at all: granted now, or refused.
@@ -333,7 +333,7 @@ pub struct Policies {
     pub max_hold: Option<Duration>,
     /// Past the TTL the session lapses instead of ending, until this long after its last renewal.
     pub hard_limit: Option<Duration>,
-    /// Higher goes first in line. Never takes from a holder.
+    /// Higher goes first in the queue. Never takes from a holder.
     pub priority: i32,
     /// A further acquire by the session that holds the resource is counted instead of refused.
     pub reentrant: bool,

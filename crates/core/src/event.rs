@@ -1,4 +1,4 @@
-//! What the machine tells the world: events, grouped by revision. Watchers get them, waiters hear their
+//! What the machine tells the world: events, grouped by revision. Watchers get them, waiters receive their
 //! grants by them, and the history that people read is made of them.
 
 use alloc::sync::Arc;
@@ -114,7 +114,7 @@ pub enum EventKind {
         token: Token,
         /// How often the resource has changed hands.
         generation: Generation,
-        /// How long the acquire stood in line.
+        /// How long the acquire waited in the queue.
         waited: Duration,
         /// The number of the acquire that this answers, if it had one.
         number: Option<u64>,
@@ -155,7 +155,7 @@ pub enum EventKind {
         /// The administrator's words, for a revocation.
         reason: Option<Arc<str>>,
     },
-    /// An acquire stands in line.
+    /// An acquire waits in the queue.
     Queued {
         /// The resource.
         resource: ResourceName,
@@ -166,7 +166,7 @@ pub enum EventKind {
         /// The number of the acquire, if it had one.
         number: Option<u64>,
     },
-    /// An acquire left the line without a grant.
+    /// An acquire left the queue without a grant.
     Unqueued {
         /// The resource.
         resource: ResourceName,
@@ -233,8 +233,8 @@ pub enum EventKind {
         /// For how long.
         length: Duration,
     },
-    /// A leader took office.
-    TookOffice {
+    /// A node became leader.
+    BecameLeader {
         /// The node.
         node: u64,
         /// Its term.

@@ -3,7 +3,7 @@
 //! It decides whether a permit may be given now, when the next renewal is sent, and how a lease is to be
 //! called: held, in jeopardy, or ended and how. It never reads a clock, sends anything, or learns of time
 //! in any way but its arguments; a driver does that. That these rules keep two permits from overlapping is
-//! proved at the head of `office.rs`; what is needed of this side is:
+//! proved at the head of `proposer.rs`; what is needed of this side is:
 //!
 //! - *The deadline counts from before the send.* Every transmission of an open or a renewal has a number
 //!   and its own moment of sending; the answer names the number, and the deadline becomes that moment + ttl
@@ -17,7 +17,7 @@
 //! - *From the sending of a release, transfer or confirmation on there is no permit*, unless the store said
 //!   no: it may have been applied, whatever became of the answer.
 //! - *The longer of the two clocks counts.* If they disagree by more than rho, one of them is wrong: jeopardy.
-//! - *A pause is not slept over.* A heart that runs late by more than it should has been stopped, and so
+//! - *A pause is not slept over.* A renewer that runs late by more than it should has been stopped, and so
 //!   has the work: nothing is permitted until a renewal sent afterwards is answered.
 
 mod leases;
@@ -45,9 +45,9 @@ const TRANSMISSIONS_MAX: usize = 64;
 pub struct HolderOptions {
     /// No permit from the first failed renewal on, until one succeeds again.
     pub strict: bool,
-    /// No renewal once no progress was reported for this long: a heartbeat must not keep a dead-locked worker in office.
+    /// No renewal once no progress was reported for this long: a heartbeat must not keep a dead-locked worker as leader.
     pub progress_within: Option<Duration>,
-    /// A heart that runs this late has been paused; R/4 if not set.
+    /// A renewer that runs this late has been paused; R/4 if not set.
     pub pause_noticed: Option<Duration>,
 }
 
@@ -159,7 +159,7 @@ pub enum Taken {
     SessionEnded,
 }
 
-/// The mind of one session's holder. A clone shares the counts of the permits that are out.
+/// The logic of one session's holder. A clone shares the counts of the permits that are out.
 #[derive(Clone, Debug)]
 pub struct Holder {
     timing: Timing,
@@ -213,7 +213,7 @@ struct Pause {
 }
 
 impl Holder {
-    /// The mind of a session that is not open yet.
+    /// The logic of a session that is not open yet.
     pub fn new(timing: Timing, options: HolderOptions) -> Holder {
         Holder {
             timing,
@@ -286,9 +286,9 @@ impl Holder {
 
     /// The answer to a renewal.
     pub fn renewed(&mut self, answer: &RenewalAnswer, now: Moment) -> Taken {
-        let (number, ttl, revision, news) = match answer {
-            RenewalAnswer::Renewed { number, ttl, last_lease_revision, news } => {
-                (*number, *ttl, *last_lease_revision, news.as_deref())
+        let (number, ttl, revision, events) = match answer {
+            RenewalAnswer::Renewed { number, ttl, last_lease_revision, events } => {
+                (*number, *ttl, *last_lease_revision, events.as_deref())
             }
             RenewalAnswer::UnknownSession => {
                 self.end_session(None, now);
@@ -296,16 +296,16 @@ impl Holder {
             }
         };
         // First what the answer says about single leases, by the deadline as it stands …
-        for (_, token, why, _) in news.iter().flat_map(|news| &news.noticed) {
+        for (_, token, why, _) in events.iter().flat_map(|events| &events.noticed) {
             self.noticed(*token, *why);
         }
-        for (_, token, why) in news.iter().flat_map(|news| &news.ended) {
+        for (_, token, why) in events.iter().flat_map(|events| &events.ended) {
             self.ended(*token, *why, now);
         }
         self.seen = self.seen.max(revision);
         // … and only then the deadline, which is for the others.
         let Some(deadline) = self.acknowledged(number, ttl) else { return Taken::All };
-        if news.is_some_and(|news| news.incomplete) {
+        if events.is_some_and(|events| events.incomplete) {
             self.waiting_for_list = Some(deadline);
             return Taken::AskForLeases;
         }
@@ -410,7 +410,7 @@ impl Holder {
         if deadline.remaining(now).is_zero() {
             return Some(Jeopardy::PastDeadline);
         }
-        // Seen by whoever looks first: the worker may run before the heart does.
+        // Seen by whoever looks first: the worker may run before the renewer does.
         if let Some(length) = self.late(now).or(self.pause.map(|pause| pause.length)) {
             return Some(Jeopardy::Paused { length });
         }

@@ -62,10 +62,10 @@ impl Machine {
         );
     }
 
-    /// Nobody stands first in line before a resource that could be granted.
+    /// Nobody is first in the queue before a resource that could be granted.
     fn waiters_move(&self, number: ResourceNumber, resource: &Resource) {
         assert!(
-            !self.first_in_line_could_go(number),
+            !self.first_queued_could_go(number),
             "waiters_move: {} is free and somebody waits for it",
             resource.name
         );

@@ -5,8 +5,8 @@
 //! randomness arrive as arguments, so the same log gives the same state on every replica and a test
 //! that needs time to pass simply passes a time.
 //!
-//! Each file is one mind: [`Machine`] is what the cluster has agreed; the office is what the leader is
-//! counting; the holder is what a client may believe; the fence is what a storage may accept.
+//! Each file is one piece of logic: [`Machine`] is what the cluster has agreed; the proposer is what the leader
+//! counts; the holder is what a client may believe; the fence is what a storage may accept.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -24,16 +24,16 @@ mod limits;
 mod machine;
 mod names;
 mod numbers;
-mod office;
 mod pace;
 mod permit;
+mod proposer;
 mod time;
 mod timing;
 mod tuning;
 mod version;
 
 pub use answer::{
-    Answer, Done, Grant, Holding, Refusal, Register, RenewalAnswer, RenewalNews, Resolved, WaitKey,
+    Answer, Done, Grant, Holding, Refusal, Register, RenewalAnswer, RenewalEvents, Resolved, WaitKey,
 };
 pub use command::{
     Acquire, AcquireBy, Caller, Command, Compare, CompareField, CompareOp, Entry, Guard, KindSetting, Mode,
@@ -52,9 +52,9 @@ pub use numbers::{
     Generation, InvalidSessionId, InvalidToken, Nonce, Revision, Secret, SessionId, SessionNumber, Slot,
     Token, TransmissionId,
 };
-pub use office::{Line, MachineTime, Message, Office, OfficeLimits, Sealed, Turned, Waiting};
 pub use pace::LeaderPace;
 pub use permit::{Permit, PermitCount, ReadPermit};
+pub use proposer::{MachineTime, Message, Proposer, ProposerLimits, QueueKind, Sealed, Turned, Waiting};
 pub use time::{ClusterTime, Moment, Span, WallTime};
 pub use timing::{Bounds, BrokenTiming, Deadline, Timing, TimingNumbers};
 pub use tuning::{Advice, Change, Consequences, Load, Measured, Spread};
@@ -62,7 +62,7 @@ pub use version::{AutoUpgrade, FormatVersion};
 
 /// The replicated state as plain records: what a snapshot holds.
 pub mod state {
+    pub use crate::machine::cow_map::{CowMap, Key};
     pub use crate::machine::few::Few;
-    pub use crate::machine::shelf::{Key, Shelf};
     pub use crate::machine::state::*;
 }

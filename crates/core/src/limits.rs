@@ -3,9 +3,9 @@
 
 use core::time::Duration;
 
-/// How often, in cluster time, watchers are told what one fence refused or that one session had been paused. Whoever reports
-/// more often is counted and not told of, or a zombie in a loop would push everything else out of the watchers' backlog.
-pub(crate) const TOLD_EVERY: Duration = Duration::from_secs(1);
+/// How often, in cluster time, watchers are notified of what one fence refused or that one session had been paused. Whoever reports
+/// more often is counted and not reported, or a zombie in a loop would push everything else out of the watchers' backlog.
+pub(crate) const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a nonce whose session has ended is refused, in cluster time: longer than any copy of a request is on
 /// its way.
@@ -30,7 +30,7 @@ pub struct Limits {
     pub leases_per_session_max: u32,
     /// Waiters of all queues together; each costs memory on every node.
     pub waiters_max: u32,
-    /// Acquires of one session that stand in line at once.
+    /// Acquires of one session that wait in the queue at once.
     pub waiters_per_session_max: u32,
     /// Resources in one acquire. Bounds the work that one command can ask for.
     pub resources_per_acquire_max: u32,
@@ -64,7 +64,7 @@ pub struct Limits {
     /// Fences of one resource.
     pub fences_per_resource_max: u32,
     /// Ended leases that a session's renewals repeat until the client has seen them.
-    pub news_per_session_max: u32,
+    pub ended_per_session_max: u32,
     /// Events kept for watchers that fell behind.
     pub events_max: u32,
     /// Bytes of the values inside these events.
@@ -99,7 +99,7 @@ impl Default for Limits {
             history_per_resource_max: 32,
             history_age_max: Duration::from_secs(7 * 24 * 3600),
             fences_per_resource_max: 64,
-            news_per_session_max: 64,
+            ended_per_session_max: 64,
             events_max: 16_384,
             event_bytes_max: 64 << 20,
             cleared_per_entry_max: 4_096,

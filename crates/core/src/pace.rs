@@ -100,19 +100,19 @@ mod tests {
 
     /// Entries every 100 ms for so many seconds, with stamps that run at `ppm` of our clock and arrive after `delay`.
     fn run(pace: &mut LeaderPace, seconds: u64, ppm: u64, delay: impl Fn(u64) -> u64) -> u32 {
-        let mut told = 0;
+        let mut reported = 0;
         let mut last = 0;
         for tick in 0..seconds * 10 {
             let sent = tick * 100_000;
             last = last.max(sent + delay(tick));
             let stamp = ClusterTime::ZERO.plus(Duration::from_micros(sent * ppm / 1_000_000));
-            told += u32::from(pace.saw(stamp, at(last)));
+            reported += u32::from(pace.saw(stamp, at(last)));
         }
-        told
+        reported
     }
 
     #[test]
-    fn a_fast_leader_is_told_once_and_measured() {
+    fn a_fast_leader_is_reported_once_and_measured() {
         let mut pace = LeaderPace::new(500);
         assert_eq!(run(&mut pace, 300, 1_010_000, |tick| tick % 7 * 5_000), 1);
         assert!((8_000..=11_000).contains(&pace.fast_ppm()), "{}", pace.fast_ppm());

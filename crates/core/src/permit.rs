@@ -44,7 +44,7 @@ pub struct Permit {
 
 impl Permit {
     /// A permit taken at `taken` with `remaining` left until the holder's local deadline. For the holder's
-    /// mind and for tests of storages; applications get permits from a lease.
+    /// logic and for tests of storages; applications get permits from a lease.
     pub fn new(
         scope: Scope,
         token: Token,

@@ -2,7 +2,7 @@
 //!
 //! [`Timing`] exists only if every inequality holds, so whoever has one need not check again. This file
 //! decides whether numbers fit together and how long a holder may believe; it never reads a clock.
-//! Why exactly these inequalities are enough is proved at the head of `office.rs`.
+//! Why exactly these inequalities are enough is proved at the head of `proposer.rs`.
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -426,27 +426,28 @@ mod tests {
     }
 
     #[test]
-    fn each_inequality_is_told_with_its_numbers() {
+    fn each_inequality_is_shown_with_its_numbers() {
         let base = numbers(s(10));
         let bounds = Bounds::default();
-        let told = |numbers: TimingNumbers, bounds: Bounds| numbers.checked(&bounds).unwrap_err().to_string();
+        let message =
+            |numbers: TimingNumbers, bounds: Bounds| numbers.checked(&bounds).unwrap_err().to_string();
         let cases = [
-            (told(TimingNumbers { sigma: s(10), ..base }, bounds), "10s + 5ms is not below 10s"),
-            (told(TimingNumbers { sigma: ms(99), ..base }, bounds), "99ms is below 100ms"),
-            (told(TimingNumbers { ttl: ms(499), ..base }, bounds), "500ms <= ttl <= 3600s"),
-            (told(TimingNumbers { net: s(5), ..base }, bounds), "10s is below 2*(5s + 100ms) = 10.2s"),
-            (told(TimingNumbers { renew_every: s(0), ..base }, bounds), "R is zero"),
+            (message(TimingNumbers { sigma: s(10), ..base }, bounds), "10s + 5ms is not below 10s"),
+            (message(TimingNumbers { sigma: ms(99), ..base }, bounds), "99ms is below 100ms"),
+            (message(TimingNumbers { ttl: ms(499), ..base }, bounds), "500ms <= ttl <= 3600s"),
+            (message(TimingNumbers { net: s(5), ..base }, bounds), "10s is below 2*(5s + 100ms) = 10.2s"),
+            (message(TimingNumbers { renew_every: s(0), ..base }, bounds), "R is zero"),
             (
-                told(TimingNumbers { renew_every: s(8), ..base }, bounds),
+                message(TimingNumbers { renew_every: s(8), ..base }, bounds),
                 "8s + 2s + 100ms + 50ms is not below 9.795s",
             ),
             (
-                told(TimingNumbers { renew_every: s(3), ..base }, Bounds { max_op: s(7), ..bounds }),
+                message(TimingNumbers { renew_every: s(3), ..base }, Bounds { max_op: s(7), ..bounds }),
                 "3s + 50ms + 7s is above 9.795s",
             ),
         ];
-        for (told, expected) in cases {
-            assert!(told.contains(expected), "{told:?} should say {expected:?}");
+        for (message, expected) in cases {
+            assert!(message.contains(expected), "{message:?} should say {expected:?}");
         }
         assert!(matches!(
             TimingNumbers { sigma: Duration::ZERO, ..base }.checked(&Bounds { pause: s(0), ..bounds }),

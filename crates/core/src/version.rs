@@ -59,7 +59,8 @@ impl AutoUpgrade {
         AutoUpgrade { after, possible_since: None }
     }
 
-    /// Takes in whether every member was just heard to support the next version. True when it is time to raise.
+    /// Takes in whether every member was just received to support the next version. True when it is time to
+    /// raise.
     pub fn observe(&mut self, possible: bool, now: Moment) -> bool {
         if !possible {
             self.possible_since = None;

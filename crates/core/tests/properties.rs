@@ -63,7 +63,7 @@ fn make_in_portions(seed: u64, entries: &mut Vec<Entry>) {
     let mut limits = machine.settings().limits.clone();
     limits.cleared_per_entry_max = 1 + (seed % 2) as u32;
     limits.free_resources_max = 2;
-    limits.news_per_session_max = 2;
+    limits.ended_per_session_max = 2;
     limits.history_per_resource_max = 3;
     let configure = Command::Configure(Box::new(Settings { limits, ..machine.settings().clone() }));
     let entry =
@@ -217,7 +217,7 @@ fn retries_are_harmless() {
     });
 }
 
-/// An answer without the fence set of its grants: that is told as it is now, because a fence that was added
+/// An answer without the fence set of its grants: that is given as it is now, because a fence that was added
 /// meanwhile wants the token, too.
 fn but_fences(mut answer: Answer) -> Answer {
     if let Ok(Done::Granted { grants, .. }) = &mut answer {
@@ -274,7 +274,7 @@ fn is_numbered(command: &Command) -> bool {
     caller(command).number.is_some()
 }
 
-/// Whether an answer stays what it is: a place in line does not.
+/// Whether an answer stays what it is: a place in the queue does not.
 fn is_final(answer: &Answer) -> bool {
     !matches!(answer, Ok(Done::Queued { .. }))
 }

@@ -13,22 +13,22 @@ fn folder() -> PathBuf {
 fn check(name: &str) {
     let path = folder().join(format!("{name}.txt"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    let told = story::tell(name, &text);
-    if told == text {
+    let printed = story::tell(name, &text);
+    if printed == text {
         return;
     }
     if std::env::var_os("UPDATE_STORIES").is_some() {
-        std::fs::write(&path, told).expect("the story can be written");
+        std::fs::write(&path, printed).expect("the story can be written");
         return;
     }
-    let differs = text.lines().zip(told.lines()).position(|(was, is)| was != is);
-    let at = differs.unwrap_or_else(|| text.lines().count().min(told.lines().count()));
+    let differs = text.lines().zip(printed.lines()).position(|(was, is)| was != is);
+    let at = differs.unwrap_or_else(|| text.lines().count().min(printed.lines().count()));
     let line = |text: &str| text.lines().nth(at).unwrap_or("(the end)").to_owned();
     panic!(
         "the story {name} goes on differently at line {}:\n  was  {}\n  is   {}\n",
         at + 1,
         line(&text),
-        line(&told)
+        line(&printed)
     );
 }
 
@@ -58,19 +58,19 @@ stories! {
     arming_needs_the_live_token
     barrier_on_a_free_resource
     cancel_before_arrival
-    cancel_in_line_and_after_the_grant
+    cancel_while_queued_and_after_the_grant
     cancel_of_a_reentrant_acquire_undoes_only_itself
     cancelled_wait_of_an_implicit_session_ends_it
-    closed_sessions_leave_the_line_and_free_everything
+    closed_sessions_leave_the_queue_and_free_everything
     compare_and_set
     contender_takes_over_a_lapsed_lease
-    dead_first_in_line_keeps_nobody_waiting
+    dead_first_waiter_keeps_nobody_waiting
     dead_waiter_that_is_not_cleared_yet_gets_nothing
     directed_transfer_to_a_ready_session
     ephemeral_registers_go_with_their_session
     every_numbered_command_is_done_once
     everything_due_ends_before_anything_is_granted
-    fences_of_those_in_line_count
+    fences_of_waiters_count
     forgotten_number_is_refused
     free_resources_are_forgotten_beyond_a_limit
     given_up_number_leaves_the_queue
@@ -78,14 +78,14 @@ stories! {
     guard_is_fixed_by_the_first_guarded_write
     guarded_write_needs_a_live_exclusive_token
     hang_up_undoes_only_what_its_own_transmission_did
-    head_of_line_waits_for_all_and_is_not_overtaken
+    head_of_queue_waits_for_all_and_is_not_overtaken
     history_is_bounded_by_count_and_age
     holder_confirms_a_notice
     implicit_session_ends_with_a_refusal_or_a_time_out
     implicit_session_ends_with_its_last_lease
     implicit_session_that_waited_was_not_opened_by_its_grant
     kind_is_fixed_by_the_first_grant
-    kind_of_a_line_before_the_first_grant
+    kind_of_a_queue_before_the_first_grant
     lapse_and_revival
     lapse_that_is_not_cleared_yet
     lapsed_session_that_gave_back_its_lease_has_no_hard_limit
@@ -93,23 +93,23 @@ stories! {
     limits_are_refused_by_name
     limits_of_registers_are_refused_by_name
     limits_of_what_is_remembered
-    line_moves_on_when_a_waiter_for_several_leaves
+    queue_moves_on_when_a_waiter_for_several_leaves
     lock_delay_after_unclean_ends_only
     mass_expiry_is_cut_into_portions
     maximum_hold_ends_by_notice
-    news_is_repeated_until_it_is_seen
+    events_are_repeated_until_they_are_seen
     no_circle_among_those_who_take_several
     nonce_belongs_to_one_holder_and_ttl
     nonce_opens_one_session
     one_revision_for_each_command
-    paused_holder_and_new_leader_are_told
+    paused_holder_and_new_leader_are_reported
     priority_never_takes_from_a_holder
     proof_of_death_skips_the_delay_of_armed_fences
     reentrance_is_counted_only_if_asked_for
     refusals_are_remembered_too
-    refusals_are_told_once_a_second
+    refusals_are_reported_once_a_second
     refused_acquire_ends_no_lapsed_session
-    release_serves_the_line_in_order
+    release_serves_the_queue_in_order
     renewal_answer_tells_what_its_own_entry_did
     renewal_in_the_same_entry_beats_expiry
     repeated_open_gives_the_full_ttl_that_it_promises
@@ -121,7 +121,7 @@ stories! {
     revoking_a_lapsed_lease_needs_no_notice
     semaphore_has_slots
     session_ids_are_not_reused
-    session_stands_in_each_line_once
+    session_is_in_each_queue_once
     several_resources_all_or_none
     sharers_and_writers_take_turns
     snapshot_keeps_everything_that_decides

@@ -1,4 +1,4 @@
-//! An actor as the director sees it: a process of this binary with a part to play. It says cues on its stdout, hears
+//! An actor as the director sees it: a process of this binary with a part to play. It says cues on its stdout, reads
 //! lines on its stdin, and can be frozen and woken in between.
 
 use std::io::{BufRead, BufReader, Write};
@@ -45,7 +45,7 @@ pub struct Actor {
     process: Process,
     stdin: ChildStdin,
     cues: Receiver<Cue>,
-    heard: Vec<Cue>,
+    received: Vec<Cue>,
 }
 
 impl Actor {
@@ -69,10 +69,10 @@ impl Actor {
                 }
             }
         });
-        Ok(Actor { name: name.to_owned(), process, stdin, cues, heard: Vec::new() })
+        Ok(Actor { name: name.to_owned(), process, stdin, cues, received: Vec::new() })
     }
 
-    /// Says a line to it. A frozen actor hears it when it wakes.
+    /// Says a line to it. A frozen actor reads it when it wakes.
     pub fn tell(&mut self, line: &str) -> Result<(), DemoError> {
         writeln!(self.stdin, "{line}")?;
         Ok(())
@@ -81,7 +81,7 @@ impl Actor {
     /// Waits for one of these cues.
     pub fn cue(&mut self, wanted: &[&str]) -> Result<Cue, DemoError> {
         self.cue_within(wanted, CUE_WITHIN)?.ok_or_else(|| {
-            let last = self.heard.last().map_or("nothing", |cue| cue.said.as_str());
+            let last = self.received.last().map_or("nothing", |cue| cue.said.as_str());
             DemoError::new(format!(
                 "{} was to say {wanted:?} and said {last} last; the machine may be too busy: try again",
                 self.name
@@ -95,7 +95,7 @@ impl Actor {
         loop {
             match self.cues.recv_timeout(within.saturating_sub(started.elapsed())) {
                 Ok(cue) => {
-                    self.heard.push(cue.clone());
+                    self.received.push(cue.clone());
                     if cue.said == "failed" {
                         return Err(DemoError::new(format!("{} failed: {}", self.name, cue.text("why"))));
                     }
@@ -113,8 +113,8 @@ impl Actor {
 
     /// Everything that it has said so far.
     pub fn said(&mut self) -> &[Cue] {
-        self.heard.extend(self.cues.try_iter());
-        &self.heard
+        self.received.extend(self.cues.try_iter());
+        &self.received
     }
 
     /// Stops it in its tracks, wherever it is (SIGSTOP).

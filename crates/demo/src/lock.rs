@@ -103,7 +103,7 @@ fn half(narrator: &mut Narrator, ttl: Duration, lease: bool) -> Result<Value, De
             holder.said().iter().filter(|cue| cue.said == "acted").map(|cue| cue.at).collect();
         let last = acts.iter().copied().max().unwrap_or(silent);
         let after = granted.map_or(0, |granted| acts.iter().filter(|at| **at > granted).count());
-        let mut told = json!({
+        let mut report = json!({
             "granted_after_ms": granted.map(|at| millis(at.saturating_sub(silent))),
             "acts_after_successor": after,
         });
@@ -116,9 +116,9 @@ fn half(narrator: &mut Narrator, ttl: Duration, lease: bool) -> Result<Value, De
             while woke.at < woken {
                 woke = holder.cue(&["stopped", "acted"])?;
             }
-            told["woke_to"] = json!(woke.said);
+            report["woke_to"] = json!(woke.said);
         }
-        seen.insert((*what).into(), told);
+        seen.insert((*what).into(), report);
         let mut row = vec![stretch(begin, last, Tone::Good)];
         match granted {
             Some(granted) => row.push(stretch(*granted, end, Tone::Plain)),

@@ -23,7 +23,7 @@ pub enum Part {
     Batch(Batch),
     /// Leads, the way most programs do: polls for the lease, then warms up, and dies with SIGTERM.
     NaiveLeader { endpoints: String, holder: String, ttl_ms: u64, poll_ms: u64, warm_up_ms: u64 },
-    /// Leads: warms up while it stands in line, and gives the lease back on SIGTERM.
+    /// Leads: warms up while it waits in the queue, and gives the lease back on SIGTERM.
     Leader { endpoints: String, holder: String, ttl_ms: u64, warm_up_ms: u64 },
     /// Acts all the time; with `careful` only under a permit, else until somebody tells it to stop.
     Acting { endpoints: String, holder: String, resource: String, ttl_ms: u64, careful: bool },
@@ -107,8 +107,8 @@ async fn act(part: Part) -> Result<(), String> {
                 tokio::time::sleep(Duration::from_millis(warm_up_ms)).await;
                 say("warm", json!({}));
             };
-            let in_line = async { session.acquire("stream/leader").wait().await };
-            let (lease, ()) = tokio::join!(in_line, warm_up);
+            let queued = async { session.acquire("stream/leader").wait().await };
+            let (lease, ()) = tokio::join!(queued, warm_up);
             let lease = lease.map_err(|error| error.to_string())?;
             say("granted", json!({}));
             loop {
@@ -155,7 +155,7 @@ async fn writer(client: &Client, lease: &Lease, key: &str, fenced: bool) -> Resu
                     true => registers.unchecked(permit.scope().clone(), permit.token()).put(key, value).await,
                     false => registers.put(key, value).await,
                 };
-                told(written.map(|_| ()))?;
+                check_written(written.map(|_| ()))?;
             }
             (other, _) => return Err(format!("nobody taught me to {other}")),
         }
@@ -164,7 +164,7 @@ async fn writer(client: &Client, lease: &Lease, key: &str, fenced: bool) -> Resu
 }
 
 /// Says how a write ended; a refusal is an answer and no failure.
-fn told(written: Result<(), CallError>) -> Result<(), String> {
+fn check_written(written: Result<(), CallError>) -> Result<(), String> {
     match written {
         Ok(()) => say("wrote", json!({})),
         Err(CallError::Refused(refused)) => say(
@@ -297,7 +297,7 @@ async fn open(client: &Client, holder: &str, ttl_ms: u64) -> Result<Session, Str
     Ok(session)
 }
 
-/// Stands in line until it is granted.
+/// Waits in the queue until it is granted.
 async fn acquired(session: &Session, resource: &str) -> Result<Lease, String> {
     let lease = session.acquire(resource).wait().await.map_err(|error| error.to_string())?;
     let token = lease.permit().map(|permit| permit.token().get()).unwrap_or(0);

@@ -116,10 +116,10 @@ fn longer(narrator: &mut Narrator, ttl: Duration) -> Result<Value, DemoError> {
     std::thread::sleep(ttl);
     a.wake()?;
     let late = a.cue(&["wrote", "refused"])?;
-    let told = format!("TTL {}, pause {}: A is still the holder", seconds(ttl * 6), seconds(ttl));
+    let label = format!("TTL {}, pause {}: A is still the holder", seconds(ttl * 6), seconds(ttl));
     match late.said.as_str() {
-        "wrote" => narrator.good(&format!("{told}, its write is accepted.")),
-        _ => narrator.bad(&format!("{told}, and yet it was refused.")),
+        "wrote" => narrator.good(&format!("{label}, its write is accepted.")),
+        _ => narrator.bad(&format!("{label}, and yet it was refused.")),
     }
     Ok(json!({"late_write": late.said}))
 }

@@ -1,5 +1,5 @@
-//! A wire that can be cut: it carries connections to nodes until it is told to carry nothing any more. Nobody is told
-//! that it was cut, as in a real partition: connections stay open and silent.
+//! A wire that can be cut: it carries connections to nodes until it is told to carry nothing any more. Nobody
+//! is notified that it was cut, as in a real partition: connections stay open and silent.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -38,9 +38,9 @@ pub struct Screen {
 
 impl Screen {
     /// A laptop by day.
-    pub const DESK: Screen = Screen { width: 1280, height: 860, phone: false, dark: false };
+    pub const DESKTOP: Screen = Screen { width: 1280, height: 860, phone: false, dark: false };
     /// A laptop at night.
-    pub const NIGHT: Screen = Screen { dark: true, ..Screen::DESK };
+    pub const NIGHT: Screen = Screen { dark: true, ..Screen::DESKTOP };
     /// A phone.
     pub const PHONE: Screen = Screen { width: 390, height: 844, phone: true, dark: false };
 }
@@ -93,7 +93,7 @@ impl Browser {
         for domain in ["Page", "Runtime", "Log", "Network"] {
             browser.call(&format!("{domain}.enable"), json!({}));
         }
-        browser.screen(Screen::DESK);
+        browser.screen(Screen::DESKTOP);
         browser
     }
 

@@ -1,4 +1,4 @@
-//! A small network of its own: one namespace per node on one bridge, so that a test can cut who hears whom. Packets
+//! A small network of its own: one namespace per node on one bridge, so that a test can cut who reaches whom. Packets
 //! are dropped, not refused: silence is what a partition looks like.
 //!
 //! Needs root, `ip` and `nft`; without them a test says so and is counted as skipped.
@@ -113,7 +113,7 @@ impl Lan {
         self.nft(node, "delete table ip cut");
     }
 
-    /// From now on `node` hears nothing from these, which hear it all the same: a cut in one direction.
+    /// From now on `node` receives nothing from these, which receive from it all the same: a cut in one direction.
     pub fn deafen(&self, node: usize, to: &[usize]) {
         if to.is_empty() {
             return;

@@ -52,7 +52,7 @@ pub struct Part {
     name: String,
     child: Child,
     stdin: ChildStdin,
-    heard: Receiver<String>,
+    lines_in: Receiver<String>,
 }
 
 impl Part {
@@ -69,7 +69,7 @@ impl Part {
             .expect("the test program can be started again");
         let stdin = child.stdin.take().expect("its input is ours");
         let lines = BufReader::new(child.stdout.take().expect("its output is ours")).lines();
-        let (tell, heard) = channel();
+        let (tell, lines_in) = channel();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 if let Some((_, said)) = line.split_once(MARK)
@@ -79,16 +79,16 @@ impl Part {
                 }
             }
         });
-        Part { name: name.to_owned(), child, stdin, heard }
+        Part { name: name.to_owned(), child, stdin, lines_in }
     }
 
     /// Waits until it says something that begins with `word`, and gives what follows. Everything else is passed over.
     #[track_caller]
-    pub fn hear(&self, word: &str, within: Duration) -> String {
+    pub fn receive(&self, word: &str, within: Duration) -> String {
         let (started, mut passed_over) = (Instant::now(), Vec::new());
         loop {
             let left = within.saturating_sub(started.elapsed());
-            match self.heard.recv_timeout(left) {
+            match self.lines_in.recv_timeout(left) {
                 Ok(line) => match line.strip_prefix(word) {
                     Some(rest) => return rest.trim().to_owned(),
                     None => passed_over.push(line),
@@ -103,9 +103,9 @@ impl Part {
         }
     }
 
-    /// Everything that it has said and that was not heard yet.
-    pub fn overheard(&self) -> Vec<String> {
-        self.heard.try_iter().collect()
+    /// Everything that it has said and that was not received yet.
+    pub fn received_lines(&self) -> Vec<String> {
+        self.lines_in.try_iter().collect()
     }
 
     /// Says something to it.
@@ -139,10 +139,10 @@ impl Part {
         let _ = self.child.wait();
     }
 
-    /// Kills it, and gives everything that it had said and that was not heard yet, to the last word.
+    /// Kills it, and gives everything that it had said and that was not received yet, to the last word.
     pub fn last_words(&mut self) -> Vec<String> {
         self.kill();
-        self.heard.iter().collect()
+        self.lines_in.iter().collect()
     }
 }
 

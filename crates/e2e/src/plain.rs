@@ -45,7 +45,7 @@ pub enum GivenBack {
 }
 
 /// What one request came to.
-enum Heard {
+enum PlainReply {
     Granted {
         token: u64,
         session: String,
@@ -134,31 +134,31 @@ impl PlainCaller {
         let attempts = if matches!(by, By::Plain) { 1 } else { ATTEMPTS_MAX };
         let mut lost = false;
         for attempt in 1..=attempts {
-            let heard = if self.dice.once_in(3) {
+            let plain_reply = if self.dice.once_in(3) {
                 self.ask_grpc(resource, by, attempt).await
             } else {
                 self.ask_http(resource, by, attempt)
             };
-            match heard {
-                Heard::Granted { token, session } => return Acquired::Granted(token, session),
-                Heard::Queued | Heard::Lost => lost = true,
-                Heard::Refused { code: Some(Code::Held), .. } => return Acquired::Held,
-                Heard::Refused { effect: Effect::NotApplied, code } => {
+            match plain_reply {
+                PlainReply::Granted { token, session } => return Acquired::Granted(token, session),
+                PlainReply::Queued | PlainReply::Lost => lost = true,
+                PlainReply::Refused { code: Some(Code::Held), .. } => return Acquired::Held,
+                PlainReply::Refused { effect: Effect::NotApplied, code } => {
                     let over = !matches!(code, Some(Code::NoLeader | Code::Overloaded | Code::ShuttingDown));
                     if over || attempt == attempts {
                         return if lost { Acquired::Unknown } else { Acquired::Failed };
                     }
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
-                Heard::Refused { code: Some(Code::UnknownOutcome), .. } => lost = true,
+                PlainReply::Refused { code: Some(Code::UnknownOutcome), .. } => lost = true,
                 // It may have been granted and have ended since: unknown.
-                Heard::Refused { .. } => return Acquired::Unknown,
+                PlainReply::Refused { .. } => return Acquired::Unknown,
             }
         }
         Acquired::Unknown
     }
 
-    fn ask_http(&mut self, resource: &str, by: &By, attempt: u64) -> Heard {
+    fn ask_http(&mut self, resource: &str, by: &By, attempt: u64) -> PlainReply {
         let mut body = json!({"wait_ms": WAIT_MS});
         match by {
             By::Number(session, number) => {
@@ -177,19 +177,19 @@ impl PlainCaller {
             body["nonce"] = json!(hex(nonce));
         }
         match self.http().call("POST", &format!("/v1/leases/{resource}:acquire"), Some(&body)) {
-            Ok(reply) => heard(reply.status, &reply.json()),
+            Ok(reply) => plain_reply(reply.status, &reply.json()),
             Err(CallFailed::NotSent(_)) => {
-                Heard::Refused { code: Some(Code::NoLeader), effect: Effect::NotApplied }
+                PlainReply::Refused { code: Some(Code::NoLeader), effect: Effect::NotApplied }
             }
-            Err(CallFailed::Unknown(_)) => Heard::Lost,
+            Err(CallFailed::Unknown(_)) => PlainReply::Lost,
         }
     }
 
-    async fn ask_grpc(&mut self, resource: &str, by: &By, attempt: u64) -> Heard {
+    async fn ask_grpc(&mut self, resource: &str, by: &By, attempt: u64) -> PlainReply {
         let (node, within) = (self.node(), self.patience());
-        let Ok(endpoint) = Channel::from_shared(format!("http://{node}")) else { return Heard::Lost };
+        let Ok(endpoint) = Channel::from_shared(format!("http://{node}")) else { return PlainReply::Lost };
         let Ok(Ok(channel)) = tokio::time::timeout(within, endpoint.connect()).await else {
-            return Heard::Refused { code: Some(Code::NoLeader), effect: Effect::NotApplied };
+            return PlainReply::Refused { code: Some(Code::NoLeader), effect: Effect::NotApplied };
         };
         let opening = |nonce: Vec<u8>| {
             acquire_request::By::Opening(proto::Opening {
@@ -216,16 +216,16 @@ impl PlainCaller {
         };
         let mut leases = LeasesClient::new(channel);
         match tokio::time::timeout(within, leases.acquire(request)).await {
-            Err(_) => Heard::Lost,
+            Err(_) => PlainReply::Lost,
             Ok(Ok(answer)) => match answer.into_inner().grants.into_iter().next() {
-                Some(grant) => Heard::Granted { token: grant.token, session: grant.session },
-                None => Heard::Queued,
+                Some(grant) => PlainReply::Granted { token: grant.token, session: grant.session },
+                None => PlainReply::Queued,
             },
             Ok(Err(status)) => {
                 let word = status.metadata().get("tenure-code").and_then(|word| word.to_str().ok());
                 match word.and_then(|word| word.parse::<Code>().ok()) {
-                    Some(code) => Heard::Refused { code: Some(code), effect: code.effect() },
-                    None => Heard::Lost,
+                    Some(code) => PlainReply::Refused { code: Some(code), effect: code.effect() },
+                    None => PlainReply::Lost,
                 }
             }
         }
@@ -295,13 +295,13 @@ impl PlainCaller {
     }
 }
 
-fn heard(status: u16, body: &Value) -> Heard {
+fn plain_reply(status: u16, body: &Value) -> PlainReply {
     match status {
-        200 => Heard::Granted {
+        200 => PlainReply::Granted {
             token: body["token"].as_u64().unwrap_or_default(),
             session: body["session"].as_str().unwrap_or_default().to_owned(),
         },
-        202 => Heard::Queued,
+        202 => PlainReply::Queued,
         _ => {
             let error = &body["error"];
             let effect = match error["effect"].as_str() {
@@ -309,7 +309,7 @@ fn heard(status: u16, body: &Value) -> Heard {
                 Some("applied") => Effect::Applied,
                 _ => Effect::Unknown,
             };
-            Heard::Refused { code: error["code"].as_str().and_then(|word| word.parse().ok()), effect }
+            PlainReply::Refused { code: error["code"].as_str().and_then(|word| word.parse().ok()), effect }
         }
     }
 }

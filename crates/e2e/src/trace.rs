@@ -52,13 +52,13 @@ fn finished(lines: &[String]) -> Vec<(String, String)> {
     let mut under_way = BTreeMap::new();
     let mut done = Vec::new();
     for line in lines {
-        let Some((thread, told)) = line.split_once(' ') else { continue };
-        let begun = told.trim_start().split_once('(').and_then(|(call, rest)| {
+        let Some((thread, call_text)) = line.split_once(' ') else { continue };
+        let begun = call_text.trim_start().split_once('(').and_then(|(call, rest)| {
             let file = rest.split([',', ')', ' ']).next()?;
             Some((call.to_owned(), file.to_owned()))
         });
         let succeeded = line.rsplit_once("= ").is_some_and(|(_, result)| result.parse::<u64>().is_ok());
-        if told.contains("resumed>") {
+        if call_text.contains("resumed>") {
             done.extend(under_way.remove(thread).filter(|_| succeeded));
         } else if line.ends_with("<unfinished ...>") {
             under_way.extend(begun.map(|begun| (thread.to_owned(), begun)));
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn a_call_is_counted_when_it_has_succeeded() {
-        let told = [
+        let call_text = [
             r#"71 pwrite64(13, "h\0= 4096"..., 4096, 8192) = 4096"#,
             r#"71 pwrite64(14, "x"..., 4096, 0 <unfinished ...>"#,
             r#"72 fdatasync(9 <unfinished ...>"#,
@@ -150,7 +150,7 @@ mod tests {
             r#"72 fdatasync(9) = 0"#,
             r#"71 pwrite64(15, "x"..., 4096, 0 <unfinished ...>"#,
         ];
-        let done = finished(&told.map(String::from));
+        let done = finished(&call_text.map(String::from));
         let done: Vec<(&str, &str)> =
             done.iter().map(|(call, file)| (call.as_str(), file.as_str())).collect();
         assert_eq!(done, [("pwrite64", "13"), ("pwrite64", "14"), ("fdatasync", "9")]);

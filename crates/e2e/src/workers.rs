@@ -19,7 +19,7 @@ const EVERY: Duration = Duration::from_millis(10);
 /// Outlives every test.
 const TTL_MS: u64 = 3_600_000;
 
-/// One grant that somebody was told of.
+/// One grant that somebody was notified of.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Promised {
     /// The token.

@@ -132,7 +132,7 @@ fn start_holder(agent: &Agent, node: &Node, ttl: Duration) -> (Part, u64) {
     let settings =
         [("ENDPOINTS", agent.endpoints(node).to_string()), ("TTL_MS", ttl.as_millis().to_string())];
     let holder = Part::start("holder", &settings);
-    let token = holder.hear("held", SOON).parse().expect("a token");
+    let token = holder.receive("held", SOON).parse().expect("a token");
     (holder, token)
 }
 
@@ -210,9 +210,9 @@ fn many_sessions_ride_in_one_message_per_tick() {
     });
 }
 
-/// What the store says of its own accord passes through the agent at once: nobody waits for the next renewal to hear of an end.
+/// What the store says of its own accord passes through the agent at once: nobody waits for the next renewal to be notified of an end.
 #[test]
-fn an_end_is_heard_through_the_agent_before_the_next_renewal() {
+fn an_end_arrives_through_the_agent_before_the_next_renewal() {
     let _turn = alongside();
     // The next renewal is minutes away.
     let ttl = Duration::from_secs(1_800);
@@ -234,11 +234,11 @@ fn an_end_is_heard_through_the_agent_before_the_next_renewal() {
             matches!(lease.status().state, LeaseState::Ended(LeaseEnd::Lost { .. }))
         });
         until("the notice is heard", SOON, || noticed.status().notice == Some(EndReason::Revoked));
-        assert_eq!(agent.count("renewals"), renewals, "it was not a renewal that told");
+        assert_eq!(agent.count("renewals"), renewals, "it did not come with a renewal");
     });
 }
 
-/// The agent never vouches: a stopped client's lease goes to the next in line although the agent lives.
+/// The agent never vouches: a stopped client's lease goes to the next in the queue although the agent lives.
 #[test]
 fn a_stopped_client_is_not_renewed() {
     let _turn = alongside();

@@ -303,9 +303,9 @@ fn the_schema_finds_no_internal_error() {
         .current_dir(node.scratch().path())
         .output()
         .expect("schemathesis can be started");
-    let told =
+    let printed =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}");
-    assert!(!told.contains("Tested: 0"), "nothing was tried, which proves nothing: {told}");
+    assert!(output.status.success(), "{printed}");
+    assert!(!printed.contains("Tested: 0"), "nothing was tried, which proves nothing: {printed}");
     serves(&mut node);
 }

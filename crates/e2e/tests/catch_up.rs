@@ -33,7 +33,7 @@ fn until_awaited(http: &mut Http, resource: &str) {
 
 /// What became of a queued acquire on a command stream.
 #[derive(Debug, PartialEq, Eq)]
-enum Heard {
+enum StreamOutcome {
     Granted,
     /// The stream has ended, so its client opens another and is told how things stand.
     StreamEnded,
@@ -41,7 +41,7 @@ enum Heard {
 
 /// A command stream as the library has one, without the library, which would ask another node after some silence: opens a
 /// session, acquires, and listens for as long as it takes.
-async fn wait_on_stream(endpoint: String, resource: &'static str) -> Heard {
+async fn wait_on_stream(endpoint: String, resource: &'static str) -> StreamOutcome {
     let channel = Channel::from_shared(format!("http://{endpoint}")).expect("an address");
     let channel = channel.connect().await.expect("the node accepts connections");
     let (frames, sent) = mpsc::channel(8);
@@ -74,13 +74,13 @@ async fn wait_on_stream(endpoint: String, resource: &'static str) -> Heard {
                     let frames = frames.send(ClientFrames { frames: vec![frame], credits: 0 });
                     frames.await.expect("the stream is open");
                 }
-                Some(Content::PushGranted(_)) => return Heard::Granted,
+                Some(Content::PushGranted(_)) => return StreamOutcome::Granted,
                 Some(Content::Error(error)) => panic!("{error:?}"),
                 _ => {}
             }
         }
     }
-    Heard::StreamEnded
+    StreamOutcome::StreamEnded
 }
 
 /// Two wait through the follower, on a bare command stream and by the client library, and one watches; while the follower
@@ -136,21 +136,21 @@ fn streams_and_watches_survive_the_snapshot_of_a_follower() {
     });
     let caught_up = healed.elapsed();
 
-    let heard = runtime.block_on(async { timeout(SOON, on_stream).await });
-    let heard = heard.expect("a stream that misses events ends").expect("no panic");
-    let told = watch.find(|event| {
+    let outcome = runtime.block_on(async { timeout(SOON, on_stream).await });
+    let outcome = outcome.expect("a stream that misses events ends").expect("no panic");
+    let event = watch.find(|event| {
         let text = event.data.to_string();
         text.contains("granted") || text.contains("too_old")
     });
-    let told = told.expect("a watch says what happened, or that it has missed it");
+    let event = event.expect("a watch says what happened, or that it has missed it");
     let (session, lease) = runtime
         .block_on(async { timeout(SOON, by_library).await })
         .expect("a grant arrives")
         .expect("no panic");
     lease.permit().map(drop).expect("it holds");
     println!(
-        "cut off for {cut_for:?}, caught up {caught_up:?} after healing; the stream: {heard:?}; the watch: {} {}",
-        told.name, told.data
+        "cut off for {cut_for:?}, caught up {caught_up:?} after healing; the stream: {outcome:?}; the watch: {} {}",
+        event.name, event.data
     );
 
     // And on it goes: what is granted now arrives through the follower.
@@ -159,12 +159,12 @@ fn streams_and_watches_survive_the_snapshot_of_a_follower() {
         .block_on(async { timeout(SOON, session.acquire("after/lease")).await })
         .expect("answered")
         .expect("granted");
-    let told = watch.find(|event| event.data.to_string().contains("granted"));
-    told.expect("a new watch tells of a new grant");
+    let event = watch.find(|event| event.data.to_string().contains("granted"));
+    event.expect("a new watch tells of a new grant");
     let first = hold(&mut http, "after/stream");
     let on_stream = runtime.spawn(wait_on_stream(cluster.node(follower).endpoint(), "after/stream"));
     until_awaited(&mut http, "after/stream");
     http.post("/v1/leases/after/stream:release", &json!({"session": first})).expect(200);
-    let heard = runtime.block_on(async { timeout(SOON, on_stream).await });
-    assert_eq!(heard.expect("a push arrives").expect("no panic"), Heard::Granted);
+    let outcome = runtime.block_on(async { timeout(SOON, on_stream).await });
+    assert_eq!(outcome.expect("a push arrives").expect("no panic"), StreamOutcome::Granted);
 }

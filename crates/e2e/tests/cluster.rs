@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure_e2e::{Cluster, Heart, Http, Workers, alone, alongside, assert_kept, scale, until, until_some};
+use tenure_e2e::{Cluster, Http, Renewer, Workers, alone, alongside, assert_kept, scale, until, until_some};
 
 /// How long a call may take before another node is asked.
 const CALL_WITHIN: Duration = Duration::from_secs(1);
@@ -35,12 +35,12 @@ fn a_killed_leader_takes_nothing_with_it() {
     let rounds = if scale().full { 20 } else { 5 };
     let ttl = Duration::from_secs(3);
     // Holders who renew wherever somebody answers.
-    let hearts: Vec<Heart> = (0..3)
+    let renewers: Vec<Renewer> = (0..3)
         .map(|number| {
             let session = open(&mut cluster.node(1).http(), &format!("holder-{number}"), ttl);
             acquire(&mut cluster.node(1).http(), &format!("kept/{number}"), &json!({ "session": session }))
                 .expect("nobody else wants it");
-            Heart::start_at(&cluster.addresses_from(number), vec![session], ttl / 6)
+            Renewer::start_at(&cluster.addresses_from(number), vec![session], ttl / 6)
         })
         .collect();
     let workers = Workers::start((0..3).map(|name| cluster.addresses_from(name)).collect());
@@ -70,8 +70,8 @@ fn a_killed_leader_takes_nothing_with_it() {
         let lease = http.get(&format!("/v1/leases/kept/{number}")).expect(200);
         assert_eq!((&lease["state"], &lease["generation"]), (&json!("held"), &json!(1)), "{lease}");
     }
-    for heart in hearts {
-        let report = heart.stop();
+    for renewer in renewers {
+        let report = renewer.stop();
         assert!(report.lost.is_empty(), "a holder that renewed lost its session: {report:?}");
     }
     let many = promised.len();
@@ -132,12 +132,12 @@ fn stopped_expires_nobody(stopped: Stopped) {
     let ttl = Duration::from_secs(if scale().full { 5 } else { 2 });
     let stopped_for = if scale().full { Duration::from_secs(60) } else { 2 * ttl };
     let body = json!({"holder": "healthy", "ttl_ms": ttl.as_millis() as u64});
-    let hearts: Vec<Heart> = (0..6)
+    let renewers: Vec<Renewer> = (0..6)
         .map(|number| {
             let mut http = cluster.node(leader).http();
             let grant = acquire(&mut http, &format!("stopped/{number}"), &body).expect("it is free");
             let session = grant["session"].as_str().expect("an id").to_string();
-            Heart::start_at(&cluster.addresses_from(number), vec![session], ttl / 10)
+            Renewer::start_at(&cluster.addresses_from(number), vec![session], ttl / 10)
         })
         .collect();
     let followers = cluster.others(leader);
@@ -162,7 +162,7 @@ fn stopped_expires_nobody(stopped: Stopped) {
         let kept = (&lease["state"], &lease["generation"]) == (&json!("held"), &json!(1));
         assert!(kept, "{stopped:?} stopped for {stopped_for:?}: {lease}");
     }
-    let reports: Vec<_> = hearts.into_iter().map(Heart::stop).collect();
+    let reports: Vec<_> = renewers.into_iter().map(Renewer::stop).collect();
     for report in &reports {
         assert!(report.lost.is_empty(), "{stopped:?}: a healthy holder lost its lease: {report:?}");
     }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure_e2e::{Cluster, Heart, Http, Node, NodeOptions, alone, percentile, scale, until};
+use tenure_e2e::{Cluster, Http, Node, NodeOptions, Renewer, alone, percentile, scale, until};
 
 /// Strangers that keep so many connections open at a node, and open another for each one that is closed.
 struct Crowd {
@@ -113,10 +113,10 @@ fn a_full_connection_table_stops_neither_expiry_nor_renewals() {
             grant["session"].as_str().expect("an id").to_owned()
         })
         .collect();
-    let heart = {
+    let renewer = {
         let opened = http.post("/v1/sessions", &json!({"holder": "steady", "ttl_ms": 2_000})).expect(200);
         let session = opened["session"].as_str().expect("an id").to_owned();
-        Heart::start(address, vec![session], Duration::from_millis(300))
+        Renewer::start(address, vec![session], Duration::from_millis(300))
     };
     drop(http);
 
@@ -171,7 +171,7 @@ fn a_full_connection_table_stops_neither_expiry_nor_renewals() {
         (renewed, unanswered, lost) = (renewed + r, unanswered + u, lost + l);
     }
     let opened = crowd.disperse();
-    let steady = heart.stop();
+    let steady = renewer.stop();
     println!(
         "table of {table} full for {:?}: {} expiries, late by {:?} (median) {:?} (99th) {:?} (most); {HOLDERS} holders over \
          new connections: {renewed} renewals, {unanswered} without an answer, {lost} lost; steady holder: {} renewals, \

@@ -64,7 +64,7 @@ fn history(http: &mut Http) -> String {
     third["session"].as_str().expect("a session has an id").to_owned()
 }
 
-/// Somebody in line, as long as the thread runs; the answer does not matter.
+/// Somebody in the queue, as long as the thread runs; the answer does not matter.
 fn waits(node: &Node) -> std::thread::JoinHandle<()> {
     let mut http = node.http().with_limit(Duration::from_secs(120));
     std::thread::spawn(move || {
@@ -117,7 +117,7 @@ fn every_view_shows_a_running_cluster_to_everybody() {
 
     // What each view tells.
     let folder = pictures();
-    for (screen, name) in [(Screen::DESK, "light"), (Screen::NIGHT, "dark"), (Screen::PHONE, "phone")] {
+    for (screen, name) in [(Screen::DESKTOP, "light"), (Screen::NIGHT, "dark"), (Screen::PHONE, "phone")] {
         browser.screen(screen);
         for (view, there) in VIEWS {
             go(&browser, view);
@@ -184,7 +184,7 @@ fn every_view_shows_a_running_cluster_to_everybody() {
             }
         }
     }
-    browser.screen(Screen::DESK);
+    browser.screen(Screen::DESKTOP);
 
     by_keyboard(&browser);
     an_incident_is_saved(&browser);
@@ -381,8 +381,8 @@ fn a_server_that_goes_away_and_comes_back(browser: &Browser, node: &mut Node) {
     browser.until("the leases are shown", "document.querySelectorAll('main .rows .row').length > 5");
     node.kill();
     browser.until("the page says so", "!document.getElementById('trouble').hidden");
-    let told = text(browser, "#trouble");
-    assert!(told.contains("has not answered since"), "{told}");
+    let printed = text(browser, "#trouble");
+    assert!(printed.contains("has not answered since"), "{printed}");
     let rows = browser.evaluate("document.querySelectorAll('main .rows .row').length");
     assert!(rows.as_u64() > Some(5), "what was known is still shown: {rows}");
     node.restart();
@@ -447,8 +447,8 @@ fn five_thousand_leases_are_filtered_at_once() {
                 requestAnimationFrame(() => setTimeout(() => done([performance.now() - began, document.querySelector('.found').textContent])));
             }})"
         );
-        let told = browser.evaluate(&script);
-        (told[0].as_f64().expect("milliseconds"), told[1].as_str().unwrap_or_default().to_owned())
+        let printed = browser.evaluate(&script);
+        (printed[0].as_f64().expect("milliseconds"), printed[1].as_str().unwrap_or_default().to_owned())
     };
     let mut took: Vec<f64> = Vec::new();
     for (query, left) in [

@@ -7,7 +7,7 @@ use tenure_e2e::{alone, run_tenure, scale, skipped_without};
 
 /// Tells a story and gives back what was seen.
 #[track_caller]
-fn told(story: &str) -> Value {
+fn seen_in(story: &str) -> Value {
     let mut arguments = vec!["demo", story, "--json"];
     if !scale().full {
         arguments.push("--quick");
@@ -15,17 +15,17 @@ fn told(story: &str) -> Value {
     let output = run_tenure("127.0.0.1:1", &arguments);
     let narrated = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{story} ended with {}\n{narrated}", output.status);
-    let told: Value = serde_json::from_slice(&output.stdout).expect("one object");
-    assert_eq!(told["story"], story);
+    let seen_in: Value = serde_json::from_slice(&output.stdout).expect("one object");
+    assert_eq!(seen_in["story"], story);
     // Shown if an assertion below fails.
-    eprintln!("{narrated}\n{told}");
-    told["seen"].clone()
+    eprintln!("{narrated}\n{seen_in}");
+    seen_in["seen"].clone()
 }
 
 #[test]
 fn a_pause_costs_a_write_without_a_fence_and_nothing_with_one() {
     let _turn = alone();
-    let seen = told("pause");
+    let seen = seen_in("pause");
     let (without, with) = (&seen["without"], &seen["with"]);
     for half in [without, with] {
         assert_eq!(half["tokens"], serde_json::json!([33, 34]));
@@ -43,7 +43,7 @@ fn a_pause_costs_a_write_without_a_fence_and_nothing_with_one() {
 #[test]
 fn a_silent_holder_keeps_a_lock_for_ever_and_a_lease_for_its_ttl() {
     let _turn = alone();
-    let seen = told("lock");
+    let seen = seen_in("lock");
     for what in ["killed", "cut off", "stopped"] {
         let (without, with) = (&seen["without"][what], &seen["with"][what]);
         assert_eq!(without["granted_after_ms"], Value::Null, "{what}: the lock was not stuck: {seen}");
@@ -60,7 +60,7 @@ fn a_silent_holder_keeps_a_lock_for_ever_and_a_lease_for_its_ttl() {
 #[test]
 fn a_batch_runs_twice_without_a_fence_and_once_with_fence_and_cursor() {
     let _turn = alone();
-    let seen = told("paysetu");
+    let seen = seen_in("paysetu");
     let (without, with) = (&seen["without"], &seen["with"]);
     assert_eq!(without["paid_twice"], without["rows"], "the whole batch ran twice: {without}");
     assert_eq!(without["refused"], 0);
@@ -73,7 +73,7 @@ fn a_batch_runs_twice_without_a_fence_and_once_with_fence_and_cursor() {
 #[test]
 fn a_deployment_leaves_a_gap_without_a_drain_and_hardly_one_with_it() {
     let _turn = alone();
-    let seen = told("cricstream");
+    let seen = seen_in("cricstream");
     let gap = |half: &str| seen[half]["gap_ms"].as_u64().expect("a gap");
     assert!(gap("without") > seen["without"]["warm_up_ms"].as_u64().expect("a time"), "{seen}");
     assert!(gap("with") < gap("without") / 2, "{seen}");
@@ -82,7 +82,7 @@ fn a_deployment_leaves_a_gap_without_a_drain_and_hardly_one_with_it() {
 #[test]
 fn an_isolated_holder_acts_on_or_stops_in_time() {
     let _turn = alone();
-    let seen = told("partition");
+    let seen = seen_in("partition");
     assert!(seen["without"]["acts_after_successor"].as_u64() > Some(0), "nothing went wrong: {seen}");
     assert_eq!(seen["with"]["acts_after_successor"], 0, "{seen}");
     assert!(seen["with"]["margin_ms"].as_u64() > Some(0), "{seen}");
@@ -94,7 +94,7 @@ fn a_quorum_of_locks_has_two_holders_and_no_token() {
         return;
     }
     let _turn = alone();
-    let seen = told("redlock");
+    let seen = seen_in("redlock");
     let without = &seen["without"];
     assert_eq!(without["pause"]["value"], "90, says the first", "{seen}");
     for act in ["restart", "clock"] {
@@ -112,7 +112,7 @@ fn a_quorum_of_locks_has_two_holders_and_no_token() {
 #[test]
 fn jitter_and_batching_calm_a_storm() {
     let _turn = alone();
-    let seen = told("storm");
+    let seen = seen_in("storm");
     let (without, with) = (&seen["without"], &seen["with"]);
     let number = |value: &Value| value.as_f64().unwrap_or_else(|| panic!("a number: {seen}"));
     assert_eq!(number(&without["peak_per_100ms"]), number(&seen["fleet"]), "all in step");

@@ -162,7 +162,7 @@ impl Scene {
         let (healed, mut leader) = (monotonic_nanos(), None);
         until("somebody leads", within, || {
             for (number, contender) in self.contenders.iter().enumerate() {
-                let new = intervals(&contender.part.overheard());
+                let new = intervals(&contender.part.received_lines());
                 if new.iter().any(|(_, start, _)| *start > healed) {
                     leader = Some(number);
                 }
@@ -177,7 +177,7 @@ impl Scene {
         let mut one = |faults: &[Fault]| faults[dice.between(0, faults.len() as u64) as usize];
         let of_candidate = one(&Fault::OF_CANDIDATES);
         let of_node = one(if self.lan { &Fault::OF_NODES[..] } else { &Fault::OF_NODES[..2] });
-        // Mostly the one in office: the others are rarely in the way.
+        // Mostly the one that leads: the others are rarely in the way.
         let victim = if dice.once_in(4) { dice.between(0, CONTENDERS as u64) as usize } else { leader };
         let node = 1 + dice.between(0, NODES as u64) as usize;
         match dice.between(0, 5) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tenure_e2e::{Http, Node, alone, percentile, scale, until};
 
-/// Counted from before the silent holder's call was sent until its successor has heard of the grant: more
+/// Counted from before the silent holder's call was sent until its successor was notified of the grant: more
 /// than what the server was late.
 #[test]
 fn a_single_expiry_is_prompt_and_never_early() {

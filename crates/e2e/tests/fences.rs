@@ -48,9 +48,9 @@ impl Ledger {
     }
 
     fn sql(&self, user: &str, sql: &str) -> String {
-        let (done, told) = self.try_sql(user, sql);
-        assert!(done, "{sql}: {told}");
-        told
+        let (done, printed) = self.try_sql(user, sql);
+        assert!(done, "{sql}: {printed}");
+        printed
     }
 }
 
@@ -61,27 +61,27 @@ fn text(bytes: &[u8]) -> String {
 /// The output, if the process ended like this.
 #[track_caller]
 fn ended(output: &Output, code: i32) -> String {
-    let told = text(&output.stdout) + &text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{told}");
-    told
+    let printed = text(&output.stdout) + &text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{printed}");
+    printed
 }
 
 #[test]
 fn an_operator_guards_a_table_looks_at_it_and_gets_past_it() {
     let _turn = alongside();
     let Some(ledger) = Ledger::start() else { return };
-    let told = ended(&ledger.fence(&["status"]), 7);
-    assert!(told.contains("there is no fence in this database"), "{told}");
+    let printed = ended(&ledger.fence(&["status"]), 7);
+    assert!(printed.contains("there is no fence in this database"), "{printed}");
 
     // The application must not be able to take the guard off again.
     let install = ["install", "entries", "--resource", RESOURCE, "--role", "application"];
     ledger.sql("postgres", "ALTER TABLE entries OWNER TO application");
-    let told = ended(&ledger.fence(&install), 1);
-    assert!(told.contains("can act as the owner of public.entries"), "{told}");
+    let printed = ended(&ledger.fence(&install), 1);
+    assert!(printed.contains("can act as the owner of public.entries"), "{printed}");
     ledger.sql("postgres", "ALTER TABLE entries OWNER TO postgres; GRANT ALL ON entries TO application");
     ended(&ledger.fence(&install), 0);
-    let told = ended(&ledger.fence(&["status"]), 1);
-    assert!(told.contains("no token has been installed yet"), "{told}");
+    let printed = ended(&ledger.fence(&["status"]), 1);
+    assert!(printed.contains("no token has been installed yet"), "{printed}");
 
     // A token for nobody shuts everybody out; so does having none.
     let taken = ledger.fence(&["barrier", RESOURCE, "--json"]);
@@ -89,8 +89,8 @@ fn an_operator_guards_a_table_looks_at_it_and_gets_past_it() {
     let token = taken["token"].as_u64().expect("a token");
     assert_eq!(taken["databases"], 1);
     assert!(ended(&ledger.fence(&["status"]), 0).contains("guarded"));
-    let (done, told) = ledger.try_sql("application", "INSERT INTO entries VALUES (1, 10)");
-    assert!(!done && told.contains("carries no token for ledger/writer"), "{told}");
+    let (done, printed) = ledger.try_sql("application", "INSERT INTO entries VALUES (1, 10)");
+    assert!(!done && printed.contains("carries no token for ledger/writer"), "{printed}");
 
     // The next holder is granted a higher one, and the database takes its writes and no older ones.
     let acquire = format!("/v1/leases/{RESOURCE}:acquire");
@@ -104,8 +104,8 @@ fn an_operator_guards_a_table_looks_at_it_and_gets_past_it() {
         )
     };
     ledger.sql("application", &write(newest));
-    let (done, told) = ledger.try_sql("application", &write(token));
-    assert!(!done && told.contains("stale token"), "{told}");
+    let (done, printed) = ledger.try_sql("application", &write(token));
+    assert!(!done && printed.contains("stale token"), "{printed}");
     let held = ended(&ledger.fence(&["barrier", RESOURCE]), 3);
     assert!(held.contains(RESOURCE), "a live holder is not shut out: {held}");
 
@@ -115,8 +115,9 @@ fn an_operator_guards_a_table_looks_at_it_and_gets_past_it() {
     let (done, _) = ledger.try_sql("application", &write(newest));
     assert!(!done);
     let to = newest.to_string();
-    let told = ended(&ledger.fence(&["repair", RESOURCE, "--to", &to, "--reason", "a bug wrote 2^53-1"]), 0);
-    assert!(told.contains("went from 9007199254740991 to"), "{told}");
+    let printed =
+        ended(&ledger.fence(&["repair", RESOURCE, "--to", &to, "--reason", "a bug wrote 2^53-1"]), 0);
+    assert!(printed.contains("went from 9007199254740991 to"), "{printed}");
     ledger.sql("application", &write(newest));
 
     let glass = ["break-glass", RESOURCE, "--reason", "ticket 17", "--sql", "DELETE FROM entries"];
@@ -124,9 +125,9 @@ fn an_operator_guards_a_table_looks_at_it_and_gets_past_it() {
     assert_eq!(ledger.sql("postgres", "SELECT count(*) FROM entries").trim(), "0");
     ended(&ledger.fence(&["remove", "entries", "--reason", "moved elsewhere"]), 0);
     ledger.sql("application", "INSERT INTO entries VALUES (2, 20)");
-    let told = ended(&ledger.fence(&["status", "--audit", "10"]), 0);
+    let printed = ended(&ledger.fence(&["status", "--audit", "10"]), 0);
     for line in ["repair", "break glass", "ticket 17", "remove", "moved elsewhere"] {
-        assert!(told.contains(line), "{line} is not in the audit: {told}");
+        assert!(printed.contains(line), "{line} is not in the audit: {printed}");
     }
 }
 
@@ -286,9 +287,9 @@ fn fence_commands_give_up_in_time_and_leave_nobody_waiting() {
         &["break-glass", RESOURCE, "--reason", "a test", "--sql", "SELECT 1"],
     ] {
         let begun = std::time::Instant::now();
-        let told = ended(&ledger.fence(&[command, &["--timeout", "2s"]].concat()), 6);
+        let printed = ended(&ledger.fence(&[command, &["--timeout", "2s"]].concat()), 6);
         // The library would wait for 30 s by itself.
-        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{command:?}: {told}");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{command:?}: {printed}");
         until("nobody waits", patience / 4, || count("wait_event_type = 'Lock'") == 0);
     }
     // A statement that does not wait for a lock is cancelled as well.

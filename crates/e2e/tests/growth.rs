@@ -88,7 +88,7 @@ fn reachable(output: &Output) -> Vec<u64> {
 fn a_single_node_becomes_three_under_load() {
     let _turn = alongside();
     let mut grown = Grown::from_single("growth");
-    // The others are not told to the client: it hears of them from the first.
+    // The others are not told to the client: it is notified of them from the first.
     let client = client(&grown.nodes[0].endpoint());
     let cluster = done(&grown.run(1, &["cluster", "status", "--json"]))["cluster"].clone();
     block_on(async {

@@ -18,7 +18,8 @@ async fn work_until(lease: &Lease, asked: Instant) -> Instant {
     }
 }
 
-/// The old holder's last permit to the new holder's first one, with the new one waiting in line: what a deploy costs.
+/// The old holder's last permit to the new holder's first one, with the new one waiting in the queue: what a
+/// deploy costs.
 #[test]
 fn a_planned_handover_costs_milliseconds() {
     let _turn = alone();
@@ -45,7 +46,8 @@ fn a_planned_handover_costs_milliseconds() {
                 drop(permit);
                 (lease, first)
             });
-            // Long enough that the successor stands in line, and that the next renewal is not always just over.
+            // Long enough that the successor waits in the queue, and that the next renewal is not always just
+            // over.
             let asked = Instant::now() + Duration::from_millis(200 + 37 * (round as u64 % 7));
             let last = work_until(&lease, asked).await;
             lease.release().await.expect("it is given back");

@@ -78,8 +78,8 @@ async fn writer() {
     }
 }
 
-/// The leader dies, the node that the client is connected to dies: the lease stays, the line stays, and whoever observes an
-/// election hears of leaders and of there being none.
+/// The leader dies, the node that the client is connected to dies: the lease stays, the queue stays, and
+/// whoever observes an election is notified of leaders and of there being none.
 #[test]
 fn a_killed_leader_costs_no_holder_its_lease() {
     let _turn = alongside();
@@ -99,8 +99,8 @@ fn a_killed_leader_costs_no_holder_its_lease() {
         assert_eq!(observer.next().await.expect("looked up"), Leader::None);
         let election = client.election("e").value("here").session(client.session().ttl(ttl).holder("a"));
         let leadership = election.campaign().await.expect("elected");
-        let heard = observer.next().await.expect("heard");
-        let Leader::Elected { holder, .. } = heard else { panic!("{heard:?}") };
+        let seen = observer.next().await.expect("heard");
+        let Leader::Elected { holder, .. } = seen else { panic!("{seen:?}") };
         assert_eq!(holder.to_string(), "a");
 
         for _ in 0..2 {
@@ -113,10 +113,10 @@ fn a_killed_leader_costs_no_holder_its_lease() {
         }
 
         leadership.resign().await.expect("resigned");
-        let mut heard = observer.next().await.expect("heard");
-        while heard != Leader::None {
-            // The value may be told apart from the office.
-            heard = observer.next().await.expect("heard");
+        let mut seen = observer.next().await.expect("heard");
+        while seen != Leader::None {
+            // The value may arrive apart from the leadership.
+            seen = observer.next().await.expect("heard");
         }
         lease.release().await.expect("released");
         let next = waiting.await.expect("no panic").expect("granted in turn, on whichever node");
@@ -134,8 +134,8 @@ fn a_stopped_holder_wakes_up_to_no_permit_and_a_fence() {
     let settings = [("ENDPOINTS", cluster.endpoints()), ("TTL_MS", ttl.as_millis().to_string())];
     let holder = Part::start("holder", &settings);
     let mut writer = Part::start("writer", &settings);
-    let old: u64 = holder.hear("held", SOON).parse().expect("a token");
-    let checked: u64 = writer.hear("checked", SOON).parse().expect("a token");
+    let old: u64 = holder.receive("held", SOON).parse().expect("a token");
+    let checked: u64 = writer.receive("checked", SOON).parse().expect("a token");
     holder.pause();
     writer.pause();
     // It reads this when it wakes up, and then sends what it was about to send.
@@ -153,11 +153,11 @@ fn a_stopped_holder_wakes_up_to_no_permit_and_a_fence() {
 
         holder.resume();
         writer.resume();
-        let woke = holder.hear("woke", SOON);
+        let woke = holder.receive("woke", SOON);
         assert!(woke.starts_with("refused"), "{woke}");
-        let ended = holder.hear("ended", SOON);
+        let ended = holder.receive("ended", SOON);
         assert!(ended.starts_with("Expired"), "it had stopped in time: {ended}");
-        assert_eq!(writer.hear("refused", SOON), Code::StaleToken.as_str());
+        assert_eq!(writer.receive("refused", SOON), Code::StaleToken.as_str());
         let state = client.registers().get("w/state").await.expect("read").value;
         assert_eq!(state.as_deref(), Some(&b"successor"[..]), "the late write did not land");
     });
@@ -188,7 +188,7 @@ fn a_renewal_without_an_answer_neither_overstays_nor_loses() {
 }
 
 /// All three nodes are replaced by others, one after the other. A client that was told of the first three only keeps its lease,
-/// its place in line and its watch: it is told who the members are, and follows them.
+/// its place in the queue and its watch: it is told who the members are, and follows them.
 #[test]
 fn a_client_follows_the_members_when_every_node_is_replaced() {
     let _turn = alongside();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde_json::json;
-use tenure_e2e::{Heart, Http, Node, alone, scale};
+use tenure_e2e::{Http, Node, Renewer, alone, scale};
 
 const HOLDERS: usize = 50;
 /// Connections of the flood, and requests that each has on its way: far more than a node on two cores
@@ -21,12 +21,12 @@ fn a_flood_of_acquires_costs_nobody_a_session() {
     let mut node = Node::start("flood");
     let mut http = node.http();
     let ttl = Duration::from_secs(3);
-    let hearts: Vec<Heart> = (0..HOLDERS)
+    let renewers: Vec<Renewer> = (0..HOLDERS)
         .map(|number| {
             let body = json!({"holder": format!("holder-{number}"), "ttl_ms": ttl.as_millis() as u64});
             let grant = http.post(&format!("/v1/leases/kept/{number}:acquire"), &body).expect(200);
             let session = grant["session"].as_str().expect("an id").to_string();
-            Heart::start(node.address(), vec![session], ttl / 3)
+            Renewer::start(node.address(), vec![session], ttl / 3)
         })
         .collect();
 
@@ -43,12 +43,12 @@ fn a_flood_of_acquires_costs_nobody_a_session() {
         over.store(true, Ordering::Relaxed);
     });
 
-    // Looked at while the hearts still beat: a stopped heart is no healthy holder.
+    // Checked while the renewers still run: a stopped one is no healthy holder.
     for number in 0..HOLDERS {
         let lease = http.get(&format!("/v1/leases/kept/{number}")).expect(200);
         assert_eq!((&lease["state"], &lease["generation"]), (&json!("held"), &json!(1)), "{lease}");
     }
-    let reports: Vec<_> = hearts.into_iter().map(Heart::stop).collect();
+    let reports: Vec<_> = renewers.into_iter().map(Renewer::stop).collect();
     let gap = reports.iter().map(|report| report.longest_gap).max().unwrap_or_default();
     println!(
         "{} answers, {} of them overloaded; the longest gap between two renewals {gap:?}",
@@ -57,7 +57,7 @@ fn a_flood_of_acquires_costs_nobody_a_session() {
     );
     for report in reports {
         assert!(report.lost.is_empty(), "a session was lost in the flood: {report:?}");
-        assert!(report.renewed > 0, "a holder was not heard at all: {report:?}");
+        assert!(report.renewed > 0, "nothing of a holder was received at all: {report:?}");
     }
     assert!(answered.load(Ordering::Relaxed) > 0, "the flood was not served at all");
     assert!(node.is_alive());
@@ -129,15 +129,15 @@ fn an_idle_node_writes_nothing_and_ten_sessions_cost_little() {
             http.post("/v1/sessions", &body).expect(200)["session"].as_str().expect("an id").to_string()
         })
         .collect();
-    let hearts: Vec<Heart> =
-        sessions.into_iter().map(|session| Heart::start(node.address(), vec![session], ttl / 3)).collect();
+    let renewers: Vec<Renewer> =
+        sessions.into_iter().map(|session| Renewer::start(node.address(), vec![session], ttl / 3)).collect();
     let window = Duration::from_secs(if scale().full { 60 } else { 10 });
     let before = node.processor_time();
     std::thread::sleep(window);
     let used = node.processor_time() - before;
     println!("ten idle sessions: {used:?} of processor time in {window:?}");
-    for heart in hearts {
-        assert!(heart.stop().lost.is_empty());
+    for renewer in renewers {
+        assert!(renewer.stop().lost.is_empty());
     }
     let share = if scale().full { 100 } else { 20 };
     assert!(used < window / share, "ten idle sessions used {used:?} of processor time in {window:?}");

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use tenure_e2e::{
-    Cluster, Heart, Http, Lan, Promised, Side, Workers, alone, assert_kept, block_on, client, scale, until,
+    Cluster, Http, Lan, Promised, Renewer, Side, Workers, alone, assert_kept, block_on, client, scale, until,
 };
 
 /// How long a call may take: longer than an election, shorter than anybody's patience.
@@ -47,7 +47,7 @@ struct Scene {
     cluster: Cluster,
     leader: usize,
     workers: Workers,
-    heart: Heart,
+    renewer: Renewer,
 }
 
 impl Scene {
@@ -58,11 +58,11 @@ impl Scene {
         let body = json!({"holder": "holder", "ttl_ms": ttl.as_millis() as u64});
         let grant = cluster.node(leader).http().post("/v1/leases/held/throughout:acquire", &body).expect(200);
         let session = grant["session"].as_str().expect("an id").to_string();
-        let heart = Heart::start_at(&cluster.addresses(), vec![session], ttl / 10);
+        let renewer = Renewer::start_at(&cluster.addresses(), vec![session], ttl / 10);
         // Each stays with its node, so that the one who is cut off keeps being asked.
         let workers = Workers::start(cluster.addresses().into_iter().map(|address| vec![address]).collect());
         until("the load is felt", Duration::from_secs(30), || workers.promised() > 30);
-        Self { cluster, leader, workers, heart }
+        Self { cluster, leader, workers, renewer }
     }
 
     fn follower(&self) -> usize {
@@ -84,7 +84,7 @@ impl Scene {
             let lease = http.get("/v1/leases/held/throughout").expect(200);
             assert_eq!((&lease["state"], &lease["generation"]), (&json!("held"), &json!(1)), "{lease}");
         }
-        let report = self.heart.stop();
+        let report = self.renewer.stop();
         assert!(report.lost.is_empty(), "a holder that renewed lost its session: {report:?}");
         promised
     }

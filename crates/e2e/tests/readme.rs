@@ -106,8 +106,8 @@ fn shell(node: &Node, session: &str, line: &str) -> Command {
 
 /// What one `curl` line answers: status and body.
 fn curl(node: &Node, session: &str, typed: &str) -> (String, String) {
-    let quiet = typed.replacen("curl ", "curl -sS -w '\\n%{http_code}' ", 1);
-    let output = shell(node, session, &quiet).output().expect("a shell can be started");
+    let silent = typed.replacen("curl ", "curl -sS -w '\\n%{http_code}' ", 1);
+    let output = shell(node, session, &silent).output().expect("a shell can be started");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (body, status) = text.rsplit_once('\n').unwrap_or_else(|| panic!("{typed} answered {text:?}"));
     (status.to_string(), body.to_string())
@@ -265,10 +265,10 @@ fn the_first_command_serves_and_says_what_to_do_next() {
         .stderr(Stdio::null())
         .spawn()
         .expect("the binary can be started");
-    let told = || std::fs::read_to_string(&said).unwrap_or_default();
+    let printed = || std::fs::read_to_string(&said).unwrap_or_default();
     let promised = ["http://127.0.0.1:", "tenure acquire ", "tenure explain ", "curl "];
     until("the node says where it is and what to try", Duration::from_secs(30), || {
-        promised.iter().all(|word| told().contains(word))
+        promised.iter().all(|word| printed().contains(word))
     });
     assert!(scratch.path().join("tenure-data").is_dir(), "the data is not where the README says");
     child.kill().expect("a child can be killed");
@@ -293,12 +293,13 @@ fn the_demo_tells_what_the_readme_shows() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let words =
         |line: &str| line.chars().filter(|sign| !sign.is_ascii_digit() && *sign != '.').collect::<String>();
-    let told: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(words).collect();
+    let printed: Vec<String> = String::from_utf8_lossy(&output.stdout).lines().map(words).collect();
     for shown in block(&readme, "text demo") {
         let shown = words(&shown);
         // A pause of two seconds and one of a few hundred milliseconds read alike but for their unit.
-        let same = |told: &String| told.replace(" ms", " s").trim() == shown.replace(" ms", " s").trim();
-        assert!(told.iter().any(same), "the story does not say {shown:?}:\n{}", told.join("\n"));
+        let same =
+            |printed: &String| printed.replace(" ms", " s").trim() == shown.replace(" ms", " s").trim();
+        assert!(printed.iter().any(same), "the story does not say {shown:?}:\n{}", printed.join("\n"));
     }
     // The comment names the others.
     let (_, others) = line.split_once(" #").expect("the others are named");

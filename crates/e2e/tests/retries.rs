@@ -85,10 +85,11 @@ fn a_life_with_lost_answers(lost: Lost) {
     let other = http.post("/v1/sessions", &json!({"holder": "b", "ttl_ms": 60_000})).expect(200);
     let acquire = numbered(json!({}));
     lose_and_repeat(&mut http, lost, "POST", "/v1/leases/retry/two:acquire", &acquire);
-    // Standing in line is how a session says that it is ready to take over.
-    let mut line = node.http();
+    // Waiting in the queue is how a session says that it is ready to take over.
+    let mut connection = node.http();
     let waits = json!({"session": other["session"], "wait_ms": 60_000});
-    let successor = std::thread::spawn(move || line.post("/v1/leases/retry/two:acquire", &waits).expect(200));
+    let successor =
+        std::thread::spawn(move || connection.post("/v1/leases/retry/two:acquire", &waits).expect(200));
     until("the successor stands in line", Duration::from_secs(5), || {
         let lease = http.get("/v1/leases/retry/two").expect(200);
         lease["waiters"].as_array().is_some_and(|waiters| waiters.len() == 1)
@@ -96,7 +97,11 @@ fn a_life_with_lost_answers(lost: Lost) {
     let to = other["session_number"].clone();
     let transfer = numbered(json!({"to": to}));
     lose_and_repeat(&mut http, lost, "POST", "/v1/leases/retry/two:transfer", &transfer);
-    assert_eq!(successor.join().expect("the successor does not panic")["generation"], 2, "it hears by push");
+    assert_eq!(
+        successor.join().expect("the successor does not panic")["generation"],
+        2,
+        "it is notified by push"
+    );
     let lease = http.get("/v1/leases/retry/two").expect(200);
     assert_eq!((&lease["holder"], &lease["generation"]), (&json!("b"), &json!(2)));
 

@@ -311,8 +311,8 @@ fn when_either_is_killed_the_other_ends_the_tree_at_once() {
         assert_eq!(fs::read_to_string(&looked).expect("it has looked"), "", "{name}: alive\n{}", run.log());
         assert_eq!(successor.wait().code(), Some(0), "{name}");
         run.wait();
-        let told = history(&node, &resource);
-        assert!(told.contains("died"), "{name}: the store was told that it died: {told}");
+        let history_text = history(&node, &resource);
+        assert!(history_text.contains("died"), "{name}: the store was told that it died: {history_text}");
     }
 }
 
@@ -380,8 +380,8 @@ fn a_killed_child_is_succeeded_at_once_and_only_after_the_rest_was_seen_dead() {
             "{contain}"
         );
         assert_eq!(successor.wait().code(), Some(0));
-        let told = history(&node, &resource);
-        assert!(told.contains("died"), "the store was told that it died: {told}");
+        let history_text = history(&node, &resource);
+        assert!(history_text.contains("died"), "the store was told that it died: {history_text}");
     }
     let limit = Duration::from_millis(if scale().full { 100 } else { 5_000 });
     assert!(slowest < limit, "a seen death cost {slowest:?}");
@@ -414,8 +414,8 @@ fn a_drain_hands_over_to_a_warmed_up_candidate() {
     let gap = stamp("leads") - stamp("ended");
     assert!(gap > 0, "the new one led {gap} ns before the old one had ended");
     eprintln!("drained child to next child: {} ms", gap / 1_000_000);
-    let told = history(&node, "drain");
-    assert!(told.contains("released") && !told.contains("died"), "{told}");
+    let history_text = history(&node, "drain");
+    assert!(history_text.contains("released") && !history_text.contains("died"), "{history_text}");
     new.signal(Signal::TERM);
     assert_eq!(new.wait().code(), Some(0), "a leader resigns when it is asked to\n{}", new.log());
 }
@@ -449,16 +449,16 @@ fn a_run_whose_store_is_gone_ends_after_sigterm() {
         wait_for(&scratch.path().join("up"));
         // Stopped and not killed: connections stay open, and nothing is ever answered.
         node.pause();
-        let told = Instant::now();
+        let history_text = Instant::now();
         run.signal(Signal::TERM);
         assert_eq!(run.wait().code(), Some(5), "the child's own code\n{}", run.log());
         // Twice what was left at most: a machine that compiles at the same time is slow.
-        assert!(told.elapsed() < ttl * 2, "{arguments:?} took {:?}", told.elapsed());
+        assert!(history_text.elapsed() < ttl * 2, "{arguments:?} took {:?}", history_text.elapsed());
         node.resume();
     }
 }
 
-/// A candidate whose lease is taken away stops its command and stands in line again.
+/// A candidate whose lease is taken away stops its command and waits in the queue again.
 #[test]
 fn a_loss_stops_the_command_and_a_candidate_campaigns_again() {
     let _turn = alongside();
@@ -505,9 +505,9 @@ fn a_store_that_is_gone_costs_the_lease_and_is_not_called_the_guardians_fault() 
     }
 }
 
-/// Who leads is told, with what it published; that nobody leads is told as clearly; and a watch hears both.
+/// Who leads is shown, with what it published; that nobody leads is shown as clearly; and a watch receives both.
 #[test]
-fn who_leads_is_told_and_that_nobody_does() {
+fn who_leads_is_shown_and_that_nobody_does() {
     let _turn = alongside();
     let node = Node::start("run-leader");
     let scratch = Scratch::new("run-leader");
@@ -532,13 +532,13 @@ fn who_leads_is_told_and_that_nobody_does() {
         )
     );
 
-    let heard = scratch.path().join("heard");
+    let output_file = scratch.path().join("heard");
     let mut watch = Command::new(tenure_binary());
     watch.args(["leader", "office", "--watch"]).env("TENURE_ENDPOINTS", node.endpoint()).stdin(Stdio::null());
-    let watch = watch.stdout(fs::File::create(&heard).expect("a file")).spawn().expect("it starts");
+    let watch = watch.stdout(fs::File::create(&output_file).expect("a file")).spawn().expect("it starts");
     let _watch = Watching(watch);
     let lines = || -> Vec<String> {
-        fs::read_to_string(&heard).unwrap_or_default().lines().map(str::to_owned).collect()
+        fs::read_to_string(&output_file).unwrap_or_default().lines().map(str::to_owned).collect()
     };
     until("the watch has said that nobody leads", PATIENCE, || lines() == ["office\tno leader"]);
 

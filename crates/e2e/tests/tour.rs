@@ -63,7 +63,7 @@ fn a_silent_holder_is_succeeded_and_its_late_write_refused() {
     assert!(history.contains("expired"), "{history}");
 }
 
-/// A release frees at once, and a resource that was never seen is told apart from a free one.
+/// A release frees at once, and a resource that was never seen is distinguished from a free one.
 #[test]
 fn a_released_lease_is_free_at_once() {
     let _turn = alongside();

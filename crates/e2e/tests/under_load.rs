@@ -5,31 +5,31 @@
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure_e2e::{Cluster, Heart, Workers, alone, assert_kept, run_tenure, scale, until, until_some};
+use tenure_e2e::{Cluster, Renewer, Workers, alone, assert_kept, run_tenure, scale, until, until_some};
 
 const TTL: Duration = Duration::from_secs(6);
 const HOLDERS: usize = 6;
 
 /// Holders who renew at whichever node answers, and load at all of them.
 struct AtWork {
-    hearts: Vec<Heart>,
+    renewers: Vec<Renewer>,
     workers: Workers,
 }
 
 impl AtWork {
     fn start(cluster: &Cluster) -> Self {
         let mut http = cluster.node(1).http();
-        let hearts = (0..HOLDERS)
+        let renewers = (0..HOLDERS)
             .map(|number| {
                 let body = json!({"holder": format!("h{number}"), "ttl_ms": TTL.as_millis() as u64});
                 let grant = http.post(&format!("/v1/leases/kept/{number}:acquire"), &body).expect(200);
                 let session = grant["session"].as_str().expect("an id").to_string();
-                Heart::start_at(&cluster.addresses_from(number), vec![session], TTL / 12)
+                Renewer::start_at(&cluster.addresses_from(number), vec![session], TTL / 12)
             })
             .collect();
         let workers = Workers::start((0..3).map(|first| cluster.addresses_from(first)).collect());
         until("the load is felt", Duration::from_secs(30), || workers.promised() > 30);
-        Self { hearts, workers }
+        Self { renewers, workers }
     }
 
     /// Nothing was lost, as one of the nodes tells it; the longest time that anybody went without an answer.
@@ -41,8 +41,8 @@ impl AtWork {
             let lease = http.get(&format!("/v1/leases/kept/{number}")).expect(200);
             assert_eq!((&lease["state"], &lease["generation"]), (&json!("held"), &json!(1)), "{lease}");
         }
-        for heart in self.hearts {
-            let report = heart.stop();
+        for renewer in self.renewers {
+            let report = renewer.stop();
             assert!(report.lost.is_empty(), "a holder that renewed lost its session: {report:?}");
         }
         (promised.len(), gap)

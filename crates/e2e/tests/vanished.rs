@@ -42,15 +42,15 @@ fn wait_by_http(address: SocketAddr, resource: &str) -> TcpStream {
 }
 
 /// The same over gRPC: `tenure acquire --wait` on a machine of the network. It is killed when dropped.
-struct Waiting(Child);
+struct WaitingProcess(Child);
 
-impl Waiting {
-    fn start(lan: &Lan, machine: usize, endpoint: &str, resource: &str) -> Waiting {
+impl WaitingProcess {
+    fn start(lan: &Lan, machine: usize, endpoint: &str, resource: &str) -> WaitingProcess {
         let mut command = Command::new(find("ip").expect("the test has asked whether ip is installed"));
         command.args(["netns", "exec", &lan.namespace(machine)]).arg(tenure_binary());
         command.args(["acquire", resource, "--wait", "5m", "--ttl", &format!("{}s", TTL.as_secs())]);
         command.env("TENURE_ENDPOINTS", endpoint).stdout(Stdio::null()).stderr(Stdio::null());
-        Waiting(command.spawn().expect("the tenure binary can be started"))
+        WaitingProcess(command.spawn().expect("the tenure binary can be started"))
     }
 
     /// Stops it in its tracks: its machine still acknowledges packets, but nobody reads them.
@@ -59,7 +59,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -85,9 +85,9 @@ fn a_session_that_waits_ends_after_its_client_has_vanished() {
     let resources = ["gone/http", "gone/grpc", "gone/stopped"];
     resources.iter().for_each(|resource| hold(&mut http, resource));
     let by_http = wait_by_http(node.address(), "gone/http");
-    let by_grpc = Waiting::start(&lan, 2, &node.endpoint(), "gone/grpc");
+    let by_grpc = WaitingProcess::start(&lan, 2, &node.endpoint(), "gone/grpc");
     // On the machine of the node, so that it is not cut off with the other.
-    let stopped = Waiting::start(&lan, 1, &node.endpoint(), "gone/stopped");
+    let stopped = WaitingProcess::start(&lan, 1, &node.endpoint(), "gone/stopped");
     resources.iter().for_each(|resource| until_awaited(&mut http, resource));
 
     let port = by_http.local_addr().expect("a connection has an address").port();

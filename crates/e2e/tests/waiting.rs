@@ -1,5 +1,5 @@
-//! Waiting is the server's job: the command that frees a resource grants it to the next in line, and the
-//! next in line hears of it by push (`waiters_move`).
+//! Waiting is the server's job: the command that frees a resource grants it to the next in the queue, and the
+//! next in the queue is notified by push (`waiters_move`).
 
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -28,15 +28,16 @@ fn kinds(message: &ServerSentEvent) -> Vec<String> {
     kinds
 }
 
-/// With a hundred in line a release grants the first of them in the same revision; the others stay in line.
+/// With a hundred in the queue a release grants the first of them in the same revision; the others stay in
+/// the queue.
 #[test]
-fn a_release_grants_the_first_in_line_in_the_same_revision() {
+fn a_release_grants_the_first_in_the_queue_in_the_same_revision() {
     let _turn = alone();
     let node = Node::start("line");
     let mut http = node.http();
     let path = "/v1/leases/line/one:acquire";
     let first = http.post(path, &json!({"holder": "first", "ttl_ms": 60_000})).expect(200);
-    let (tell, heard) = mpsc::channel();
+    let (tell, received) = mpsc::channel();
     std::thread::scope(|scope| {
         for number in 0..WAITERS {
             let tell = tell.clone();
@@ -47,7 +48,7 @@ fn a_release_grants_the_first_in_line_in_the_same_revision() {
                 // The test may be over already for whoever comes late.
                 let _ = tell.send((number, Instant::now(), reply));
             });
-            // One after the other, so that the order in line is known.
+            // One after the other, so that the order in the queue is known.
             until("the next one stands in line", Duration::from_secs(10), || {
                 waiters(&http.get("/v1/leases/line/one").expect(200)) == number + 1
             });
@@ -58,7 +59,7 @@ fn a_release_grants_the_first_in_line_in_the_same_revision() {
         let body = json!({"session": first["session"]});
         assert_eq!(http.post("/v1/leases/line/one:release", &body).expect(200)["released"], true);
         let (number, at, reply) =
-            heard.recv_timeout(Duration::from_secs(5)).expect("the first in line hears");
+            received.recv_timeout(Duration::from_secs(5)).expect("the first in the queue is notified");
         let grant = reply.expect(200);
         println!("granted {:?} after the release was sent", at - released);
         assert_eq!((number, &grant["token"], &grant["generation"]), (0, &json!(2), &json!(2)));
@@ -82,20 +83,21 @@ fn a_release_grants_the_first_in_line_in_the_same_revision() {
         assert!(ended.is_some(), "the watch tells of the end");
         assert_eq!(ended, granted, "the end and the next grant are one revision");
 
-        // The rest of the line moves one by one, in order, until nobody waits.
+        // The rest of the queue moves one by one, in order, until nobody waits.
         let mut session = grant["session"].clone();
         for expected in 1..WAITERS {
             http.post("/v1/leases/line/one:release", &json!({"session": session})).expect(200);
             let (number, _, reply) =
-                heard.recv_timeout(Duration::from_secs(5)).expect("the next in line hears");
+                received.recv_timeout(Duration::from_secs(5)).expect("the next in the queue is notified");
             assert_eq!(number, expected, "first come, first served");
             session = reply.expect(200)["session"].clone();
         }
     });
 }
 
-/// Any node will do. A follower hears that the caller stands in line before it has applied that itself; it must not take the
-/// wait for one that is over (it did: who asked a follower was refused at once and left a waiter behind).
+/// Any node will do. A follower learns that the caller waits in the queue before it has applied that itself;
+/// it must not take the wait for one that is over (it did: who asked a follower was refused at once and left
+/// a waiter behind).
 #[test]
 fn a_wait_through_a_follower_is_a_wait() {
     let _turn = alongside();
@@ -128,9 +130,9 @@ fn a_wait_through_a_follower_is_a_wait() {
     });
 }
 
-/// A wait that is over, and a waiter that hung up, leave nothing in line.
+/// A wait that is over, and a waiter that hung up, leave nothing in the queue.
 #[test]
-fn who_gave_up_does_not_stand_in_line() {
+fn who_gave_up_is_not_queued() {
     let _turn = alongside();
     let node = Node::start("gave-up");
     let mut http = node.http();
@@ -155,9 +157,9 @@ fn who_gave_up_does_not_stand_in_line() {
     });
 }
 
-/// `tenure acquire --wait` ended by a signal: its place in line was kept until its TTL had passed.
+/// `tenure acquire --wait` ended by a signal: its place in the queue was kept until its TTL had passed.
 #[test]
-fn who_is_interrupted_leaves_the_line_at_once() {
+fn who_is_interrupted_leaves_the_queue_at_once() {
     let _turn = alongside();
     let node = Node::start("interrupted");
     let mut http = node.http();

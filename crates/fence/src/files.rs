@@ -40,7 +40,7 @@ use tenure_core::{HolderName, Scope, Token};
 
 use crate::budget;
 use crate::rule::{Standing, judge};
-use crate::{Answer, Authority, Barrier, Cursor, Fence, FenceError, FindOut, Mark, Takeover};
+use crate::{Authority, Barrier, Cursor, Fence, FenceError, FenceFuture, FenceMark, FindOut, Takeover};
 
 /// A folder of guarded generations, one sub-folder per scope.
 #[derive(Clone)]
@@ -205,18 +205,18 @@ impl Files {
     }
 
     /// What the fence remembers of a scope.
-    pub fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    pub fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         let folder = self.folder(scope).map_err(FenceError::unavailable)?;
         self.read_mark(&folder).map_err(FenceError::unavailable)
     }
 
-    fn read_mark(&self, folder: &Path) -> io::Result<Option<Mark>> {
+    fn read_mark(&self, folder: &Path) -> io::Result<Option<FenceMark>> {
         let Some(token) = list(folder)?.highest() else { return Ok(None) };
         let holder = fs::read_to_string(folder.join(named("holder", token)))
             .or_else(|_| fs::read_to_string(folder.join(named("fence", token))))?;
         let newest = self.newest(folder)?;
         let cursor = newest.map(|id| read_cursor(folder, id)).transpose()?.flatten();
-        Ok(Some(Mark { token, holder: holder.parse().ok(), seq: newest.map_or(0, |id| id.seq), cursor }))
+        Ok(Some(FenceMark { token, holder: holder.parse().ok(), seq: newest.map_or(0, |id| id.seq), cursor }))
     }
 
     /// Removes all but the newest `keep` generations of those that count. Fences and bases stay: they are
@@ -254,7 +254,7 @@ impl Files {
         to: Token,
         by: &HolderName,
         reason: &str,
-    ) -> Result<Mark, FenceError> {
+    ) -> Result<FenceMark, FenceError> {
         let folder = self.folder(scope).map_err(FenceError::unavailable)?;
         let look = list(&folder).map_err(FenceError::unavailable)?;
         let Some(was) = look.highest() else {
@@ -334,11 +334,11 @@ impl Files {
 }
 
 impl Fence for Files {
-    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> Answer<'a, Barrier> {
+    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> FenceFuture<'a, Barrier> {
         Box::pin(async move { Files::barrier(self, takeover) })
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+    fn mark<'a>(&'a self, scope: &'a Scope) -> FenceFuture<'a, Option<FenceMark>> {
         Box::pin(async move { Files::mark(self, scope) })
     }
 
@@ -348,7 +348,7 @@ impl Fence for Files {
         to: Token,
         by: &'a HolderName,
         reason: &'a str,
-    ) -> Answer<'a, Mark> {
+    ) -> FenceFuture<'a, FenceMark> {
         Box::pin(async move { Files::repair(self, scope, to, by, reason) })
     }
 }
@@ -520,7 +520,7 @@ mod tests {
     /// The writer's generation was in when the next two holders came: it was built upon, and the writer must be told so,
     /// although the newest fence does not lead to it directly.
     #[test]
-    fn a_writer_that_two_holders_have_built_upon_is_told_that_it_landed() {
+    fn a_writer_that_two_holders_have_built_upon_learns_that_it_landed() {
         let folder = std::env::temp_dir().join(format!("tenure-files-chain-{}", std::process::id()));
         let files = Files::open(&folder).expect("a folder");
         let scope: Scope = "chain".parse().expect("a scope");

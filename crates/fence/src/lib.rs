@@ -55,6 +55,6 @@ pub mod sequencer;
 pub mod sqlite;
 
 pub use authority::{Authority, Takeover, Unchecked};
-pub use outcome::{Answer, Barrier, Cursor, Effect, Fence, FenceError, FindOut, Mark, Stale};
+pub use outcome::{Barrier, Cursor, Fence, FenceEffect, FenceError, FenceFuture, FenceMark, FindOut, Stale};
 #[cfg(feature = "sequencer")]
 pub use sequencer::VerifiedSequencer;

@@ -25,7 +25,7 @@ use tokio::sync::Mutex;
 
 use crate::budget::{self, UNSTATED};
 use crate::rule::{Standing, judge};
-use crate::{Answer, Authority, Barrier, Cursor, Fence, FenceError, FindOut, Mark, Takeover};
+use crate::{Authority, Barrier, Cursor, Fence, FenceError, FenceFuture, FenceMark, FindOut, Takeover};
 
 /// The schema, as text, for people who keep their migrations elsewhere. Scopes are bytes: no collation may
 /// take two of them for one. Zero stands for "never seen" and lives only inside a barrier's transaction.
@@ -175,7 +175,7 @@ impl MySql {
     }
 
     /// What the fence remembers of a scope.
-    pub async fn mark(&self, conn: &mut Conn, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    pub async fn mark(&self, conn: &mut Conn, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         within(None, read_mark(conn, scope))
             .await
             .unwrap_or_else(|elapsed| Err(FenceError::unavailable(elapsed)))
@@ -189,7 +189,7 @@ impl MySql {
         to: Token,
         by: &HolderName,
         reason: &str,
-    ) -> Result<Mark, FenceError> {
+    ) -> Result<FenceMark, FenceError> {
         let repairing = async {
             let mut tx = conn.start_transaction(TxOpts::new()).await.map_err(not_applied)?;
             let row: Option<Row> = tx
@@ -210,7 +210,7 @@ impl MySql {
                 .await
                 .map_err(not_applied)?;
             tx.commit().await.map_err(|error| at_commit(error, FindOut::Repeat))?;
-            Ok(Mark { token: to, holder: None, ..mark })
+            Ok(FenceMark { token: to, holder: None, ..mark })
         };
         within(None, repairing)
             .await
@@ -230,11 +230,11 @@ pub struct MySqlFence {
 }
 
 impl Fence for MySqlFence {
-    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> Answer<'a, Barrier> {
+    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> FenceFuture<'a, Barrier> {
         Box::pin(async move { self.fence.barrier(&mut *self.conn.lock().await, takeover).await })
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+    fn mark<'a>(&'a self, scope: &'a Scope) -> FenceFuture<'a, Option<FenceMark>> {
         Box::pin(async move { self.fence.mark(&mut *self.conn.lock().await, scope).await })
     }
 
@@ -244,7 +244,7 @@ impl Fence for MySqlFence {
         to: Token,
         by: &'a HolderName,
         reason: &'a str,
-    ) -> Answer<'a, Mark> {
+    ) -> FenceFuture<'a, FenceMark> {
         Box::pin(async move { self.fence.repair(&mut *self.conn.lock().await, scope, to, by, reason).await })
     }
 }
@@ -436,7 +436,7 @@ async fn bound(conn: &mut Conn, budget: Option<Duration>) -> Result<(), FenceErr
     conn.query_drop(sql).await.map_err(not_applied)
 }
 
-async fn read_mark(conn: &mut Conn, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+async fn read_mark(conn: &mut Conn, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
     let row: Option<Row> = conn
         .exec_first(
             "SELECT token, holder, seq, position FROM tenure_fence WHERE scope = ?",
@@ -447,9 +447,9 @@ async fn read_mark(conn: &mut Conn, scope: &Scope) -> Result<Option<Mark>, Fence
     row.map(to_mark).transpose()
 }
 
-fn to_mark((token, holder, seq, position): Row) -> Result<Mark, FenceError> {
+fn to_mark((token, holder, seq, position): Row) -> Result<FenceMark, FenceError> {
     let holder = holder.and_then(|name| name.parse().ok());
-    Ok(Mark { token: to_token(token)?, holder, seq, cursor: position.map(Cursor::from) })
+    Ok(FenceMark { token: to_token(token)?, holder, seq, cursor: position.map(Cursor::from) })
 }
 
 fn to_token(number: u64) -> Result<Token, FenceError> {

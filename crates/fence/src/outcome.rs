@@ -1,4 +1,4 @@
-//! What a storage can answer, told apart so that a caller never has to guess: accepted, stale, out of
+//! What a storage can answer, distinguished so that a caller never has to guess: accepted, stale, out of
 //! time, refused, unavailable, unknown. This file decides only what an unknown write's trace means.
 
 use std::error::Error;
@@ -11,7 +11,7 @@ use tenure_core::{HolderName, Scope, Token};
 use crate::Takeover;
 
 /// What a fence's call comes to, in a box so that fences of different storages fit in one list.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, FenceError>> + Send + 'a>>;
+pub type FenceFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, FenceError>> + Send + 'a>>;
 
 /// What every fence can do, whatever it guards. Guarded writes differ too much from storage to storage
 /// to be one method: each adapter has its own.
@@ -19,10 +19,10 @@ pub trait Fence: Send + Sync {
     /// Installs the takeover's token and returns what the predecessor left. When it returns, no write
     /// under a smaller token can land in this scope any more. Asking again with the same token is
     /// harmless, so a barrier whose outcome is unknown is simply repeated.
-    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> Answer<'a, Barrier>;
+    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> FenceFuture<'a, Barrier>;
 
     /// What the fence remembers of a scope; `None` if it never saw a token for it.
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>>;
+    fn mark<'a>(&'a self, scope: &'a Scope) -> FenceFuture<'a, Option<FenceMark>>;
 
     /// Lowers a mark that a made-up token has poisoned, and writes down who did it and why. This is the
     /// one way in which a mark ever falls: use it with all holders stopped.
@@ -32,7 +32,7 @@ pub trait Fence: Send + Sync {
         to: Token,
         by: &'a HolderName,
         reason: &'a str,
-    ) -> Answer<'a, Mark>;
+    ) -> FenceFuture<'a, FenceMark>;
 }
 
 /// The holder's progress, kept beside the token and handed to the successor. Opaque bytes.
@@ -76,7 +76,7 @@ pub struct Barrier {
 
 /// What a fence remembers of one scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct FenceMark {
     /// The highest token seen.
     pub token: Token,
     /// Who installed it, for people; unknown where a write raised the mark without a barrier.
@@ -87,7 +87,7 @@ pub struct Mark {
     pub cursor: Option<Cursor>,
 }
 
-impl Mark {
+impl FenceMark {
     /// What the mark says about a write whose outcome was unknown: `Some(true)` it was applied,
     /// `Some(false)` it was not and, the connection being closed, will not be; `None` the mark cannot say.
     pub fn tells(&self, token: Token, find_out: FindOut) -> Option<bool> {
@@ -104,7 +104,7 @@ pub enum FindOut {
     /// Do it again: it is idempotent (a barrier, a write of the same value).
     Repeat,
     /// Read the mark: the write was applied if and only if, still under this token, its `seq` has
-    /// reached this number. See [`Mark::tells`].
+    /// reached this number. See [`FenceMark::tells`].
     Seq(u64),
     /// Look for what the write would have left: the fence keeps no trace of parallel writes.
     ReadBack,
@@ -154,7 +154,7 @@ pub enum FenceError {
 
 /// Whether a failed call has changed anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Effect {
+pub enum FenceEffect {
     /// Certainly not.
     NotApplied,
     /// Nobody can tell yet; [`FindOut`] says how to.
@@ -163,10 +163,10 @@ pub enum Effect {
 
 impl FenceError {
     /// Whether the call may have changed anything.
-    pub fn effect(&self) -> Effect {
+    pub fn effect(&self) -> FenceEffect {
         match self {
-            FenceError::Unknown { .. } => Effect::Unknown,
-            _ => Effect::NotApplied,
+            FenceError::Unknown { .. } => FenceEffect::Unknown,
+            _ => FenceEffect::NotApplied,
         }
     }
 

@@ -21,7 +21,7 @@ use tenure_core::{HolderName, Scope, Token};
 
 use crate::budget::{self, UNSTATED};
 use crate::rule::{Standing, judge};
-use crate::{Answer, Authority, Barrier, Cursor, Fence, FenceError, FindOut, Mark, Takeover};
+use crate::{Authority, Barrier, Cursor, Fence, FenceError, FenceFuture, FenceMark, FindOut, Takeover};
 
 /// The schema, as text, for people who keep their migrations elsewhere.
 pub const SCHEMA_SQL: &str = "
@@ -103,7 +103,7 @@ impl Sqlite {
     }
 
     /// What the fence remembers of a scope.
-    pub fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    pub fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         read_mark(&self.connection, scope)
     }
 
@@ -114,7 +114,7 @@ impl Sqlite {
         to: Token,
         by: &HolderName,
         reason: &str,
-    ) -> Result<Mark, FenceError> {
+    ) -> Result<FenceMark, FenceError> {
         let tx = self.lock(None)?;
         let Some(mark) = read_mark(&tx, scope)? else {
             return Err(FenceError::refused(format!("no token was ever seen for {scope}")));
@@ -130,7 +130,7 @@ impl Sqlite {
         )
         .map_err(classify)?;
         tx.commit().map_err(|error| unless_busy(error, FindOut::Repeat))?;
-        Ok(Mark { token: to, holder: None, ..mark })
+        Ok(FenceMark { token: to, holder: None, ..mark })
     }
 
     /// Takes the write lock now: a deferred transaction could pass its check and fail to upgrade later, or
@@ -150,11 +150,11 @@ impl Sqlite {
 pub struct SqliteFence(Mutex<Sqlite>);
 
 impl Fence for SqliteFence {
-    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> Answer<'a, Barrier> {
+    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> FenceFuture<'a, Barrier> {
         Box::pin(async move { self.locked().barrier(takeover) })
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+    fn mark<'a>(&'a self, scope: &'a Scope) -> FenceFuture<'a, Option<FenceMark>> {
         Box::pin(async move { self.locked().mark(scope) })
     }
 
@@ -164,7 +164,7 @@ impl Fence for SqliteFence {
         to: Token,
         by: &'a HolderName,
         reason: &'a str,
-    ) -> Answer<'a, Mark> {
+    ) -> FenceFuture<'a, FenceMark> {
         Box::pin(async move { self.locked().repair(scope, to, by, reason) })
     }
 }
@@ -234,7 +234,7 @@ impl<A: Authority> Guarded<'_, A> {
     }
 }
 
-fn read_mark(connection: &Connection, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+fn read_mark(connection: &Connection, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
     let row = connection
         .prepare("SELECT token, holder, seq, cursor FROM tenure_fence WHERE scope = ?1")
         .and_then(|mut statement| {
@@ -250,7 +250,7 @@ fn read_mark(connection: &Connection, scope: &Scope) -> Result<Option<Mark>, Fen
     let Some((token, holder, seq, cursor)) = row else { return Ok(None) };
     let token = Token::try_from(token as u64).map_err(FenceError::refused)?;
     let holder = holder.and_then(|name| name.parse().ok());
-    Ok(Some(Mark { token, holder, seq: seq as u64, cursor: cursor.map(Cursor::from) }))
+    Ok(Some(FenceMark { token, holder, seq: seq as u64, cursor: cursor.map(Cursor::from) }))
 }
 
 fn raise(

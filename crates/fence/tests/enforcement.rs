@@ -228,9 +228,9 @@ async fn prepared_and_automatic_statements_are_refused() {
     let statement = client.prepare("INSERT INTO ledger.entries (id) VALUES ($1)").await.expect("prepare");
     let refused = client.execute(&statement, &[&20]).await.expect_err("no token");
     assert_eq!(refused.code().map(|code| code.code()), Some(NO_TOKEN));
-    let told = refused.as_db_error().expect("an answer");
-    assert!(told.message().contains("carries no token for ledger/writer"), "{}", told.message());
-    assert!(told.hint().expect("a hint").contains("tenure_fence.enter"), "it says what to do");
+    let printed = refused.as_db_error().expect("an answer");
+    assert!(printed.message().contains("carries no token for ledger/writer"), "{}", printed.message());
+    assert!(printed.hint().expect("a hint").contains("tenure_fence.enter"), "it says what to do");
     // The token is the transaction's, not the connection's: it does not leak into the next one.
     client
         .batch_execute(&format!("BEGIN; SELECT tenure_fence.enter('{SCOPE}', 7); COMMIT"))
@@ -277,13 +277,13 @@ async fn psql_and_copy_are_refused_and_work_with_the_token() {
     let to_partition = "COPY ledger.events_2a FROM STDIN;\n30\t12\tx\n\\.\n";
     for user in ["application", "postgres"] {
         for input in [copy, to_partition, "UPDATE ledger.entries SET amount = 0;\n"] {
-            let (done, told) = psql(user, input);
-            assert!(!done && told.contains("carries no token"), "{user}: {told}");
+            let (done, printed) = psql(user, input);
+            assert!(!done && printed.contains("carries no token"), "{user}: {printed}");
         }
         let enter = format!("BEGIN; SELECT tenure_fence.enter('{SCOPE}', 7);\n");
         for input in [copy, to_partition] {
-            let (done, told) = psql(user, &format!("{enter}{input}ROLLBACK;\n"));
-            assert!(done, "{user}: {told}");
+            let (done, printed) = psql(user, &format!("{enter}{input}ROLLBACK;\n"));
+            assert!(done, "{user}: {printed}");
         }
     }
 }

@@ -36,17 +36,17 @@ async fn connect(port: u16) -> Client {
 fn writer() {
     let Ok(port) = std::env::var("TENURE_TEST_WRITER") else { return }; // run as a test, it has nothing to do
     let fenced = std::env::var_os("TENURE_TEST_UNFENCED").is_none();
-    let (tell, told) = channel();
+    let (tell, orders) = channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lines().map_while(Result::ok) {
             let _ = tell.send(line.parse::<u64>().expect("a token"));
         }
     });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(write_rows(port.parse().expect("a port"), fenced, told));
+    runtime.block_on(write_rows(port.parse().expect("a port"), fenced, orders));
 }
 
-async fn write_rows(port: u16, fenced: bool, told: Receiver<u64>) {
+async fn write_rows(port: u16, fenced: bool, orders: Receiver<u64>) {
     let mut client = connect(port).await;
     let fence = Postgres::new();
     let scope: Scope = SCOPE.parse().expect("a scope");
@@ -54,7 +54,7 @@ async fn write_rows(port: u16, fenced: bool, told: Receiver<u64>) {
     let mut holding = None;
     loop {
         // With nothing to do it waits for a token; at work it looks for one in passing.
-        let order = if holding.is_none() { told.recv().ok() } else { told.try_recv().ok() };
+        let order = if holding.is_none() { orders.recv().ok() } else { orders.try_recv().ok() };
         if let Some(number) = order {
             let token = Token::try_from(number).expect("a token");
             if fenced {
@@ -141,7 +141,7 @@ impl Writer {
         assert!(done.expect("kill").success());
     }
 
-    /// Waits until it says so; other news is passed over. `false` if it did not within a long time.
+    /// Waits until it says so; other output is passed over. `false` if it did not within a long time.
     fn has_said(&self, what: &str) -> bool {
         let patience = Duration::from_secs(20);
         loop {

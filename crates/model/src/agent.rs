@@ -6,7 +6,7 @@
 use stateright::{Model, Property};
 
 use crate::Mutation;
-use crate::minds::{Beats, SLOW_TICK, TICK, TTL, usable};
+use crate::logic::{Beats, SLOW_TICK, TICK, TTL, usable};
 
 /// The model: one host, with one rule taken out or none.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +17,7 @@ pub struct Host {
 
 /// Something under way. Every age counts on the host's clock, from the reading that its sender made before sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Mail {
+pub enum Message {
     /// The client asks the agent what is left.
     Ask {
         /// Since when.
@@ -50,13 +50,13 @@ pub struct State {
     /// What the agent believes to be left, on the host's clock.
     pub agent: Beats,
     /// What was left when the agent last heard from the store; only with the mutation that answers it.
-    pub agent_heard: Beats,
+    pub agent_received: Beats,
     /// The client asked since the agent's last renewal.
     pub asked: bool,
     /// What the client believes to be left: it may act while there is any.
     pub client: Beats,
     /// Under way, each kind at most once.
-    pub mail: Vec<Mail>,
+    pub messages: Vec<Message>,
     /// The agent renewed for a client that had not asked.
     pub vouched: bool,
 }
@@ -82,35 +82,37 @@ pub enum Action {
 }
 
 impl Host {
-    fn post(state: &mut State, mail: Mail) {
-        state.mail.push(mail);
-        state.mail.sort_unstable();
+    fn send(state: &mut State, message: Message) {
+        state.messages.push(message);
+        state.messages.sort_unstable();
     }
 
-    fn deliver(&self, state: &mut State, mail: Mail) {
-        match mail {
-            Mail::Ask { age } => {
+    fn deliver(&self, state: &mut State, message: Message) {
+        match message {
+            Message::Ask { age } => {
                 state.asked = true;
                 let left = if self.mutation == Mutation::AgentAnswersOldTime {
-                    state.agent_heard
+                    state.agent_received
                 } else {
                     state.agent
                 };
-                Self::post(state, Mail::Left { age: Some(age), left });
+                Self::send(state, Message::Left { age: Some(age), left });
             }
             // Counted from before the question was sent: the agent looked later than that.
-            Mail::Left { age: Some(age), left } => state.client = state.client.max(left.saturating_sub(age)),
-            Mail::Left { age: None, left } => state.client = state.client.max(left),
-            Mail::Renew { age } => {
+            Message::Left { age: Some(age), left } => {
+                state.client = state.client.max(left.saturating_sub(age))
+            }
+            Message::Left { age: None, left } => state.client = state.client.max(left),
+            Message::Renew { age } => {
                 if let Some(left) = &mut state.session {
                     *left = TTL;
-                    Self::post(state, Mail::Renewed { age });
+                    Self::send(state, Message::Renewed { age });
                 }
             }
-            Mail::Renewed { age } => {
+            Message::Renewed { age } => {
                 state.agent = state.agent.max(usable(TTL).saturating_sub(age));
                 if self.mutation == Mutation::AgentAnswersOldTime {
-                    state.agent_heard = state.agent;
+                    state.agent_received = state.agent;
                 }
             }
         }
@@ -122,16 +124,16 @@ impl Host {
         state.session = state.session.and_then(|left| left.checked_sub(TICK)).filter(|left| *left > 0);
         state.agent = state.agent.saturating_sub(host);
         state.client = state.client.saturating_sub(host);
-        for mail in &mut state.mail {
-            match mail {
-                Mail::Ask { age }
-                | Mail::Left { age: Some(age), .. }
-                | Mail::Renew { age }
-                | Mail::Renewed { age } => *age = (*age + host).min(TTL),
-                Mail::Left { age: None, .. } => {}
+        for message in &mut state.messages {
+            match message {
+                Message::Ask { age }
+                | Message::Left { age: Some(age), .. }
+                | Message::Renew { age }
+                | Message::Renewed { age } => *age = (*age + host).min(TTL),
+                Message::Left { age: None, .. } => {}
             }
         }
-        state.mail.sort_unstable();
+        state.messages.sort_unstable();
     }
 }
 
@@ -144,50 +146,54 @@ impl Model for Host {
         vec![State {
             session: Some(TTL),
             agent: left,
-            agent_heard: if self.mutation == Mutation::AgentAnswersOldTime { left } else { 0 },
+            agent_received: if self.mutation == Mutation::AgentAnswersOldTime { left } else { 0 },
             asked: false,
             client: left,
-            mail: Vec::new(),
+            messages: Vec::new(),
             vouched: false,
         }]
     }
 
     fn actions(&self, state: &State, actions: &mut Vec<Action>) {
         actions.extend([false, true].map(|slow| Action::Tick { slow }));
-        let under_way = |kind: fn(&Mail) -> bool| state.mail.iter().any(kind);
-        if !under_way(|mail| matches!(mail, Mail::Ask { .. } | Mail::Left { .. })) {
+        let under_way = |kind: fn(&Message) -> bool| state.messages.iter().any(kind);
+        if !under_way(|message| matches!(message, Message::Ask { .. } | Message::Left { .. })) {
             actions.push(Action::Ask);
             if self.mutation == Mutation::AgentPushesTime {
                 actions.push(Action::Push);
             }
         }
         let may_renew = state.asked || self.mutation == Mutation::AgentVouches;
-        if may_renew && !under_way(|mail| matches!(mail, Mail::Renew { .. } | Mail::Renewed { .. })) {
+        if may_renew
+            && !under_way(|message| matches!(message, Message::Renew { .. } | Message::Renewed { .. }))
+        {
             actions.push(Action::Renew);
         }
-        actions.extend((0..state.mail.len()).flat_map(|index| [Action::Deliver(index), Action::Lose(index)]));
+        actions.extend(
+            (0..state.messages.len()).flat_map(|index| [Action::Deliver(index), Action::Lose(index)]),
+        );
     }
 
     fn next_state(&self, last: &State, action: Action) -> Option<State> {
         let mut state = last.clone();
         match action {
             Action::Tick { slow } => Self::tick(&mut state, slow),
-            Action::Ask => Self::post(&mut state, Mail::Ask { age: 0 }),
+            Action::Ask => Self::send(&mut state, Message::Ask { age: 0 }),
             Action::Renew => {
                 state.vouched |= !state.asked;
                 state.asked = false;
-                Self::post(&mut state, Mail::Renew { age: 0 });
+                Self::send(&mut state, Message::Renew { age: 0 });
             }
             Action::Push => {
                 let left = state.agent;
-                Self::post(&mut state, Mail::Left { age: None, left });
+                Self::send(&mut state, Message::Left { age: None, left });
             }
             Action::Deliver(index) => {
-                let mail = state.mail.remove(index);
-                self.deliver(&mut state, mail);
+                let message = state.messages.remove(index);
+                self.deliver(&mut state, message);
             }
             Action::Lose(index) => {
-                state.mail.remove(index);
+                state.messages.remove(index);
             }
         }
         Some(state)

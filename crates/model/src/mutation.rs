@@ -23,7 +23,7 @@ pub enum Mutation {
     /// The deadline moves before the notice in the same answer is taken in.
     NoticeAfterDeadline,
     /// A notice or an end that overtakes the grant it speaks of is not remembered.
-    EarlyNewsForgotten,
+    EarlyEventForgotten,
     /// The answer to a repeated open moves the deadline, although it lists no notices.
     LateOpenBelieved,
     /// A release that was sent and not answered still leaves permits.
@@ -34,9 +34,9 @@ pub enum Mutation {
     StampAtBatchOpen,
     /// Only bare ticks read the clock; an entry of commands is stamped with the last tick's count.
     StampFromLastTick,
-    /// A node that is elected again goes on from the clock reading of its earlier office.
+    /// A node that is elected again goes on from the clock reading of its earlier term.
     OldReadingKept,
-    /// A node that is elected again still has what waited in its earlier office, tags and all.
+    /// A node that is elected again still has what waited in its earlier term, tags and all.
     InboxKept,
     /// The cap bounds what one wake-up adds, not how far the count is ahead of what was applied.
     CapPerTickOnly,
@@ -68,7 +68,7 @@ pub enum Mutation {
     RevokeWithoutNotice,
     /// A grant to a waiter has the token of the lease before it.
     TokenIssuedTwice,
-    /// A freed resource is granted to the next in line by a later entry, proposed for it.
+    /// A freed resource is granted to the next in the queue by a later entry, proposed for it.
     GrantedInLaterEntry,
 
     /// A lease under notice counts as free for the next acquire.
@@ -102,7 +102,7 @@ impl Mutation {
         Mutation::AcquireMovesDeadline,
         Mutation::PushMovesDeadline,
         Mutation::NoticeAfterDeadline,
-        Mutation::EarlyNewsForgotten,
+        Mutation::EarlyEventForgotten,
         Mutation::LateOpenBelieved,
         Mutation::PermitAfterRelease,
         Mutation::StampAtBatchOpen,

@@ -5,7 +5,7 @@
 //! end of everything, is rounded to one value. The model then has no horizon: it is explored until nothing new comes, however long that
 //! takes in the time of the model.
 
-use crate::minds::{Beats, Entry, Holder, Mail, Office, TTL, TTL_LONG, usable};
+use crate::logic::{Beats, Entry, Holder, ModelProposer, Request, TTL, TTL_LONG, usable};
 use crate::world::State;
 
 /// Where each kind of time stands after every step.
@@ -15,7 +15,7 @@ const FAR: Beats = 1_000;
 /// A reading of a leader's clock that is older than this might as well be exactly this old: the cap is nearer.
 const READING_AGE_MAX: Beats = 12;
 
-/// How far each kind of time has been moved back since the beginning; for comparing with minds that live in absolute time.
+/// How far each kind of time has been moved back since the beginning; for comparing with logic that uses absolute time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shift {
     /// Real time, which is the leaders' clocks.
@@ -50,9 +50,9 @@ pub(crate) fn rebase(state: &mut State) {
     state.shift.cluster += cluster;
     state.now = BASE;
     state.machine.time = BASE;
-    let offices = state.offices.iter_mut().flatten();
-    offices.chain(state.kept.iter_mut().flatten().map(|kept| &mut **kept)).for_each(|office| {
-        rebase_office(office, now, cluster);
+    let proposers = state.proposers.iter_mut().flatten();
+    proposers.chain(state.kept.iter_mut().flatten().map(|kept| &mut **kept)).for_each(|proposer| {
+        rebase_proposer(proposer, now, cluster);
     });
     for session in state.machine.sessions.iter_mut().flatten() {
         back_deadline(&mut session.deadline, cluster);
@@ -66,19 +66,19 @@ pub(crate) fn rebase(state: &mut State) {
     }
 }
 
-fn rebase_office(office: &mut Office, now: i32, cluster: i32) {
-    back(&mut office.last, now, BASE - READING_AGE_MAX);
-    office.opened.iter_mut().for_each(|opened| back(opened, now, BASE - READING_AGE_MAX));
-    for time in [&mut office.count, &mut office.last_stamp, &mut office.heard] {
+fn rebase_proposer(proposer: &mut ModelProposer, now: i32, cluster: i32) {
+    back(&mut proposer.last, now, BASE - READING_AGE_MAX);
+    proposer.opened.iter_mut().for_each(|opened| back(opened, now, BASE - READING_AGE_MAX));
+    for time in [&mut proposer.count, &mut proposer.last_stamp, &mut proposer.probed] {
         back(time, cluster, 0);
     }
-    for tagged in &mut office.inbox {
+    for tagged in &mut proposer.inbox {
         tagged.received.iter_mut().for_each(|received| back(received, cluster, 0));
         if tagged.received.is_some() {
             back(&mut tagged.truly, cluster, 0);
         }
     }
-    for Entry { at, behind, .. } in &mut office.in_flight {
+    for Entry { at, behind, .. } in &mut proposer.in_flight {
         back(at, cluster, 0);
         behind.iter_mut().for_each(|(_, _, received)| back(received, cluster, 0));
     }
@@ -92,9 +92,9 @@ fn rebase_holder(holder: &mut Holder) {
     holder.sent.iter_mut().for_each(|sent| back(&mut sent.1, by, oldest));
     holder.asked.iter_mut().for_each(|asked| back(asked, by, oldest));
     if holder.ttl <= TTL {
-        back(&mut holder.heard, by, BASE - usable(holder.ttl));
+        back(&mut holder.answered_from, by, BASE - usable(holder.ttl));
     } else {
-        holder.heard = 0;
+        holder.answered_from = 0;
     }
     let deadline = |time: &mut Beats| {
         back_deadline(time, by);
@@ -109,13 +109,13 @@ fn rebase_holder(holder: &mut Holder) {
 /// The highest number of a transmission by holder 0 that is applied or could be. What else was sent is lost, and its number may be used
 /// again; for a stage without an end.
 pub(crate) fn highest_number(state: &State) -> u8 {
-    let offices = state.offices.iter().flatten();
-    let waiting = offices.flat_map(|office| {
-        let under_way = office.in_flight.iter().flat_map(|entry| entry.batch.iter());
-        office.inbox.iter().map(|tagged| &tagged.mail).chain(under_way)
+    let proposers = state.proposers.iter().flatten();
+    let waiting = proposers.flat_map(|proposer| {
+        let under_way = proposer.in_flight.iter().flat_map(|entry| entry.batch.iter());
+        proposer.inbox.iter().map(|tagged| &tagged.request).chain(under_way)
     });
-    let numbers = waiting.filter_map(|mail| match mail {
-        Mail::Renew { number, .. } => Some(*number),
+    let numbers = waiting.filter_map(|request| match request {
+        Request::Renew { number, .. } => Some(*number),
         _ => None,
     });
     let applied = state.machine.sessions[0].as_ref().map_or(0, |session| session.number);
@@ -125,23 +125,23 @@ pub(crate) fn highest_number(state: &State) -> u8 {
 /// Counts holder 0's transmissions from the highest that was applied; for a stage without an end.
 pub(crate) fn renumber(state: &mut State) {
     let Some(by) = state.machine.sessions[0].as_ref().map(|session| session.number - 1) else { return };
-    let back = |mail: &mut Mail| {
-        if let Mail::Renew { number, .. } | Mail::Open { number, .. } = mail {
+    let back = |request: &mut Request| {
+        if let Request::Renew { number, .. } | Request::Open { number, .. } = request {
             *number = number.saturating_sub(by);
         }
     };
     state.machine.sessions[0].iter_mut().for_each(|session| session.number -= by);
     state.holders[0].next_number -= by;
     state.holders[0].sent.iter_mut().for_each(|sent| sent.0 = sent.0.saturating_sub(by));
-    state.mail.iter_mut().for_each(back);
+    state.requests.iter_mut().for_each(back);
     for reply in &mut state.replies {
-        if let crate::minds::Reply::Renewed { number, .. } = reply {
+        if let crate::logic::Reply::Renewed { number, .. } = reply {
             *number = number.saturating_sub(by);
         }
     }
-    for office in state.offices.iter_mut().flatten() {
-        office.inbox.iter_mut().for_each(|tagged| back(&mut tagged.mail));
-        for entry in &mut office.in_flight {
+    for proposer in state.proposers.iter_mut().flatten() {
+        proposer.inbox.iter_mut().for_each(|tagged| back(&mut tagged.request));
+        for entry in &mut proposer.in_flight {
             entry.batch.iter_mut().for_each(back);
             entry.behind.iter_mut().for_each(|behind| behind.1 = behind.1.saturating_sub(by));
         }

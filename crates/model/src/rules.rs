@@ -4,7 +4,7 @@
 use stateright::Property;
 
 use crate::Mutation;
-use crate::minds::Holder;
+use crate::logic::Holder;
 use crate::stage::Start;
 use crate::world::{State, World};
 
@@ -28,7 +28,7 @@ pub(crate) fn properties(world: &World) -> Vec<Property<World>> {
         }),
         Property::always("waiters_move", |_, state: &State| !state.machine.stuck()),
         Property::always("stamps_never_fall", |_, state: &State| {
-            state.offices.iter().flatten().all(|office| !office.stamp_fell)
+            state.proposers.iter().flatten().all(|proposer| !proposer.stamp_fell)
         }),
     ];
     properties.extend(coverage(world));
@@ -53,17 +53,17 @@ fn coverage(world: &World) -> Vec<Property<World>> {
         state.machine.sessions[0].is_none() && state.holders[1].may_act(Mutation::None).is_some()
     });
     must(sends.elections > 1, "two leaders follow the first", |_, state| {
-        state.left.elections == 0 && state.offices[state.leader as usize].is_some()
+        state.left.elections == 0 && state.proposers[state.leader as usize].is_some()
     });
     must(sends.elections == 1, "a leader follows the first", |_, state| {
-        state.left.elections == 0 && state.offices[state.leader as usize].is_some()
+        state.left.elections == 0 && state.proposers[state.leader as usize].is_some()
     });
     must(stage.limit == 1, "an entry leaves something behind", |_, state| state.seen.left_behind);
     let outlives = sends.renewals > 0 || sends.opens > 0;
     must(sends.revocations > 0 && outlives, "a lease ends by notice while its session lives", |_, state| {
         state.machine.sessions[0].as_ref().is_some_and(|session| session.ended.is_some())
     });
-    must(sends.releases[0] > 0, "a lease is given back and heard of", |_, state| {
+    must(sends.releases[0] > 0, "a lease is given back and the answer received", |_, state| {
         state.holders[0].lease.is_some_and(|lease| lease.giving_back && lease.ended)
             && !state.holders[0].session_ended
     });

@@ -5,11 +5,11 @@
 /// granted what holder 0 loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// Holder 0 holds the resource and holder 1 stands in line.
+    /// Holder 0 holds the resource and holder 1 waits in the queue.
     Held,
     /// Both sessions are open and the resource is free.
     Free,
-    /// Holder 1 holds the resource and holder 0 stands in line.
+    /// Holder 1 holds the resource and holder 0 waits in the queue.
     Behind,
     /// Holder 0 holds the resource; holder 1 has yet to open a session, with a TTL of two steps.
     Alone,
@@ -45,7 +45,7 @@ pub struct Sends {
     pub transfers: u8,
     /// Revocations by notice.
     pub revocations: u8,
-    /// Renewals of nobody's, which fill the line.
+    /// Renewals of nobody's, which fill the queue.
     pub noise: u8,
     /// Commands that change nothing.
     pub chatter: u8,
@@ -124,7 +124,7 @@ impl Stage {
         ..PLAIN
     };
 
-    /// The same behind a line that others fill.
+    /// The same behind a queue that others fill.
     pub const OPENING_CUT: Stage = Stage {
         name: "opening, cut",
         start: Start::Fresh,
@@ -133,7 +133,7 @@ impl Stage {
         ..PLAIN
     };
 
-    /// Entries that take one renewal and one open each, and a line that others fill.
+    /// Entries that take one renewal and one open each, and a queue that others fill.
     pub const CUT: Stage =
         Stage { name: "cut", sends: Sends { renewals: 2, noise: 2, ..NOTHING }, limit: 1, ..PLAIN };
 
@@ -145,7 +145,7 @@ impl Stage {
         ..PLAIN
     };
 
-    /// The same with a cut line.
+    /// The same with a cut connection.
     pub const FAILOVER_CUT: Stage = Stage {
         name: "failover, cut",
         sends: Sends { renewals: 1, noise: 2, elections: 2, ..NOTHING },

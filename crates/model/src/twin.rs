@@ -1,35 +1,35 @@
-//! The shipped minds, driven alongside the model. Whatever happens in the model happens to `tenure_core`'s own office, machine and
-//! holders, too; they must seal the same entries, agree on the same state, give the same answers and the same permits. A difference is a panic
-//! that says where.
+//! The shipped logic, driven alongside the model. Whatever happens in the model happens to `tenure_core`'s
+//! own proposer, machine and holders, too; they must seal the same entries, agree on the same state, give the
+//! same answers and the same permits. A difference is a panic that says where.
 //!
-//! States are told apart by the model alone, and the checker takes every action in every state: so every transition of the model
+//! States are distinguished by the model alone, and the checker takes every action in every state: so every transition of the model
 //! is compared with the shipped one, from one of the ways that lead there.
 
 use std::time::Duration;
 
 use tenure_core::{
     Acquire, AcquireBy, Bounds, Caller, ClusterTime, Command, Done, EndReason, Entry as LogEntry, EventKind,
-    Generation, Grant, Holder as CoreHolder, HolderOptions, Line, Machine as CoreMachine, MachineTime,
-    Message, Mode, Moment, Nonce, Office as CoreOffice, OfficeLimits, Open, Policies, Refusal, Renewal,
-    RenewalAnswer, RenewalNews, ResourceName, Revision, Secret, SessionId, SessionNumber, Timing,
+    Generation, Grant, Holder as CoreHolder, HolderOptions, Machine as CoreMachine, MachineTime, Message,
+    Mode, Moment, Nonce, Open, Policies, Proposer, ProposerLimits, QueueKind, Refusal, Renewal,
+    RenewalAnswer, RenewalEvents, ResourceName, Revision, Secret, SessionId, SessionNumber, Timing,
     TimingNumbers, Token, Wait, WallTime,
 };
 
-use crate::minds::{
-    Applied, Beats, Entry, Holder, Machine, Mail, Reply, SIGMA, TTL, TTL_LONG, TTL_SHORT, Turn, Who,
+use crate::logic::{
+    Applied, Beats, Entry, Holder, Machine, Reply, Request, SIGMA, TTL, TTL_LONG, TTL_SHORT, Turn, Who,
 };
 use crate::rebase::{BASE, Shift};
 use crate::stage::{Stage, Start};
 
 /// One beat: an eighth of a second, so that a TTL of sixteen is two seconds and K is half a second.
 const BEAT: Duration = Duration::from_millis(125);
-/// What [`SLOW_TICK`](crate::minds::SLOW_TICK) amounts to.
+/// What [`SLOW_TICK`](crate::logic::SLOW_TICK) amounts to.
 const RHO_PPM: u32 = 250_000;
 
-/// The shipped minds at one moment.
+/// The shipped logic at one moment.
 #[derive(Clone, Debug)]
 pub struct Twin {
-    offices: [CoreOffice<Mail>; 2],
+    proposers: [Proposer<Request>; 2],
     machine: CoreMachine,
     /// None in a stage whose holder is scheduled by the stage.
     holders: Option<[CoreHolder; 2]>,
@@ -37,19 +37,19 @@ pub struct Twin {
     /// The numbers of the sessions, in the order in which they are opened.
     numbers: [u64; 2],
     /// The leader's proposals, oldest first: the number of each and what rides in it.
-    under_way: Vec<(u64, Vec<Mail>)>,
+    under_way: Vec<(u64, Vec<Request>)>,
     /// The proposal that was applied and has yet to be answered.
     answering: Option<u64>,
     /// How far the model's times have been moved back.
     shift: Shift,
 }
 
-impl Message for Mail {
-    fn line(&self) -> Line {
+impl Message for Request {
+    fn queue(&self) -> QueueKind {
         match self {
-            Mail::Renew { .. } | Mail::Noise => Line::Renewal,
-            Mail::Open { .. } => Line::Open,
-            _ => Line::Other,
+            Request::Renew { .. } | Request::Noise => QueueKind::Renewal,
+            Request::Open { .. } => QueueKind::Open,
+            _ => QueueKind::Other,
         }
     }
 
@@ -59,13 +59,13 @@ impl Message for Mail {
 }
 
 impl Twin {
-    /// The shipped minds where the stage begins.
+    /// The shipped logic where the stage begins.
     pub fn new(stage: &Stage) -> Twin {
-        let limits = OfficeLimits {
+        let limits = ProposerLimits {
             renewals_per_entry_max: stage.limit,
             opens_per_entry_max: stage.limit,
             in_flight_max: stage.in_flight,
-            ..OfficeLimits::default()
+            ..ProposerLimits::default()
         };
         let ttls = [TTL, if stage.start == Start::Alone { TTL_SHORT } else { TTL_LONG }];
         let (alone, fresh) = (stage.start == Start::Alone, stage.start == Start::Fresh);
@@ -96,11 +96,11 @@ impl Twin {
         if let Some(first) = first {
             holders[first as usize].granted(&grant(session(numbers, first), 1), &[], moment(BASE.into()));
         }
-        let mut offices = [CoreOffice::new(limits.clone()), CoreOffice::new(limits)];
-        offices[0].take(machine_time(&machine), moment(BASE.into()));
+        let mut proposers = [Proposer::new(limits.clone()), Proposer::new(limits)];
+        proposers[0].start_term(machine_time(&machine), moment(BASE.into()));
         let holders = (!stage.healthy).then_some(holders);
         Twin {
-            offices,
+            proposers,
             machine,
             holders,
             ttls,
@@ -112,27 +112,29 @@ impl Twin {
     }
 
     /// A message has arrived at the leader.
-    pub fn arrived(&mut self, node: Who, mail: Mail) {
-        let mail = match mail {
-            Mail::Renew { who, number } => Mail::Renew { who, number: number + self.shift.numbers },
+    pub fn arrived(&mut self, node: Who, request: Request) {
+        let request = match request {
+            Request::Renew { who, number } => Request::Renew { who, number: number + self.shift.numbers },
             other => other,
         };
-        let taken = self.offices[node as usize].arrived(mail);
-        assert!(taken.is_ok(), "twin: the office gave {mail:?} back");
+        let taken = self.proposers[node as usize].arrived(request);
+        assert!(taken.is_ok(), "twin: the proposer gave {request:?} back");
     }
 
-    /// The leader has sealed an entry; the shipped office must seal the same.
+    /// The leader has sealed an entry; the shipped proposer must seal the same.
     pub fn seal(&mut self, node: Who, turn: &Turn, entry: &Entry) {
         let now = moment(i32::from(turn.now) + self.shift.now);
-        let office = &mut self.offices[node as usize];
-        if turn.hears {
-            office.probe_sent(0, now);
-            office.probe_returned(0);
+        let proposer = &mut self.proposers[node as usize];
+        if turn.receives {
+            proposer.probe_sent(0, now);
+            proposer.probe_returned(0);
         }
-        let sealed = office.seal(|| now).expect("twin: the model's office seals, the shipped one does not");
+        let sealed =
+            proposer.seal(|| now).expect("twin: the model's proposer seals, the shipped one does not");
         assert_eq!(sealed.at, self.cluster(entry.at), "twin: the stamp of {entry:?}");
-        let unnumbered =
-            |batch: &[Mail]| batch.iter().map(|mail| self.unnumbered(*mail)).collect::<Vec<Mail>>();
+        let unnumbered = |batch: &[Request]| {
+            batch.iter().map(|request| self.unnumbered(*request)).collect::<Vec<Request>>()
+        };
         assert_eq!(unnumbered(&sealed.batch), unnumbered(&entry.batch), "twin: what rides in {entry:?}");
         self.under_way.push((sealed.number, sealed.batch));
     }
@@ -140,14 +142,13 @@ impl Twin {
     /// An entry was applied; the shipped machine must come to the same state and answers.
     pub fn apply(&mut self, entry: &Entry, model: &Machine, applied: &Applied) {
         // An open that comes after its session has ended opens another one, which is nobody's here.
-        let of =
-            |mail: &&Mail| !matches!(mail, Mail::Open { who, .. } if model.sessions[*who as usize].is_none());
+        let of = |request: &&Request| !matches!(request, Request::Open { who, .. } if model.sessions[*who as usize].is_none());
         let (number, batch) = self.under_way.remove(0);
         self.answering = Some(number);
-        let (renewing, commanding): (Vec<Mail>, Vec<Mail>) =
-            batch.iter().filter(of).partition(|mail| mail.line() == Line::Renewal);
-        let renewals = renewing.iter().map(|mail| self.renewal(*mail)).collect();
-        let commands = commanding.iter().map(|mail| self.command(*mail)).collect();
+        let (renewing, commanding): (Vec<Request>, Vec<Request>) =
+            batch.iter().filter(of).partition(|request| request.queue() == QueueKind::Renewal);
+        let renewals = renewing.iter().map(|request| self.renewal(*request)).collect();
+        let commands = commanding.iter().map(|request| self.command(*request)).collect();
         let real = self.machine.apply(LogEntry {
             at: self.cluster(entry.at),
             wall: WallTime::default(),
@@ -155,8 +156,8 @@ impl Twin {
             commands,
         });
         let mut said: Vec<Reply> = Vec::new();
-        for (mail, answer) in commanding.iter().zip(&real.answers) {
-            said.extend(answered(*mail, answer));
+        for (request, answer) in commanding.iter().zip(&real.answers) {
+            said.extend(answered(*request, answer));
         }
         for event in self.machine.fresh_events().to_vec() {
             match &event.kind {
@@ -177,7 +178,9 @@ impl Twin {
                 _ => {}
             }
         }
-        said.extend(renewing.iter().zip(&real.renewals).filter_map(|(mail, answer)| renewed(mail, answer)));
+        said.extend(
+            renewing.iter().zip(&real.renewals).filter_map(|(request, answer)| renewed(request, answer)),
+        );
         let mut expected: Vec<Reply> =
             applied.replies.iter().map(|reply| self.unnumbered_reply(*reply)).collect();
         said.iter_mut().for_each(|reply| *reply = self.unnumbered_reply(*reply));
@@ -187,24 +190,24 @@ impl Twin {
         self.compare_machine(model);
     }
 
-    /// The leader's office hears what was applied.
+    /// The leader's proposer is notified of what was applied.
     pub fn applied(&mut self, node: Who) {
         let number = self.answering.take().expect("only what was applied is answered");
-        let office = &mut self.offices[node as usize];
-        office.applied(machine_time(&self.machine));
-        office.answered(number);
+        let proposer = &mut self.proposers[node as usize];
+        proposer.applied(machine_time(&self.machine));
+        proposer.answered(number);
     }
 
-    /// A node leaves office.
+    /// A node steps down.
     pub fn leave(&mut self, node: Who) {
-        self.offices[node as usize].leave();
+        self.proposers[node as usize].end_term();
         self.under_way.clear();
         self.answering = None;
     }
 
-    /// A node takes office.
+    /// A node becomes leader.
     pub fn take(&mut self, node: Who, now: Beats) {
-        let took = Command::TookOffice { node: u64::from(node), term: 1 };
+        let took = Command::BecameLeader { node: u64::from(node), term: 1 };
         let at = self.machine.time();
         self.machine.apply(LogEntry {
             at,
@@ -212,8 +215,8 @@ impl Twin {
             renewals: vec![],
             commands: vec![took],
         });
-        self.offices[node as usize]
-            .take(machine_time(&self.machine), moment(i32::from(now) + self.shift.now));
+        self.proposers[node as usize]
+            .start_term(machine_time(&self.machine), moment(i32::from(now) + self.shift.now));
     }
 
     /// A holder has sent an open or a renewal.
@@ -233,8 +236,8 @@ impl Twin {
         self.compare_holder(model);
     }
 
-    /// A holder has heard something.
-    pub fn hear(&mut self, model: &Holder, reply: Reply) {
+    /// A holder has received something.
+    pub fn receive(&mut self, model: &Holder, reply: Reply) {
         let Some(holders) = &mut self.holders else { return };
         let holder = &mut holders[model.who as usize];
         let now = moment(i32::from(model.clock) + self.shift.clocks[model.who as usize]);
@@ -243,8 +246,8 @@ impl Twin {
                 let name = resource();
                 let noticed = noticed.map(|it| (name.clone(), token(it), EndReason::Revoked, Duration::ZERO));
                 let ended = ended.map(|it| (name.clone(), token(it), EndReason::Revoked));
-                let news = (noticed.is_some() || ended.is_some()).then(|| {
-                    Box::new(RenewalNews {
+                let events = (noticed.is_some() || ended.is_some()).then(|| {
+                    Box::new(RenewalEvents {
                         noticed: noticed.into_iter().collect(),
                         ended: ended.into_iter().collect(),
                         incomplete: false,
@@ -255,7 +258,7 @@ impl Twin {
                     number: number.into(),
                     ttl,
                     last_lease_revision: Revision::default(),
-                    news,
+                    events,
                 };
                 holder.renewed(&answer, now);
             }
@@ -329,30 +332,30 @@ impl Twin {
         assert_eq!(real, said, "twin: who holds in {model:?}");
         let real: Vec<u8> =
             view.iter().flat_map(|view| &view.waiters).map(|waiter| self.who(waiter.session)).collect();
-        assert_eq!(real, model.line, "twin: who waits in {model:?}");
+        assert_eq!(real, model.queue, "twin: who waits in {model:?}");
     }
 
-    fn command(&self, mail: Mail) -> Command {
+    fn command(&self, request: Request) -> Command {
         let caller = |who| Caller::unnumbered(session(self.numbers, who));
-        match mail {
-            Mail::Open { who, number } => open(who, number, self.ttls[who as usize]),
-            Mail::Acquire { who } => acquire(session(self.numbers, who)),
-            Mail::Release { who, token: it } => {
+        match request {
+            Request::Open { who, number } => open(who, number, self.ttls[who as usize]),
+            Request::Acquire { who } => acquire(session(self.numbers, who)),
+            Request::Release { who, token: it } => {
                 Command::Release { by: caller(who), resource: resource(), token: Some(token(it)), rest: None }
             }
-            Mail::Transfer { who, .. } => Command::Transfer {
+            Request::Transfer { who, .. } => Command::Transfer {
                 by: caller(who),
                 resource: resource(),
                 to: session(self.numbers, 1 - who).number,
             },
-            Mail::Revoke => Command::Revoke {
+            Request::Revoke => Command::Revoke {
                 resource: resource(),
                 session: None,
                 now: false,
                 reason: "for the model".into(),
             },
             // Of a session that never was.
-            Mail::Chatter => {
+            Request::Chatter => {
                 let nobody = SessionId { number: SessionNumber::new(99), secret: Secret::new([99; 16]) };
                 Command::Release {
                     by: Caller::unnumbered(nobody),
@@ -361,13 +364,13 @@ impl Twin {
                     rest: None,
                 }
             }
-            Mail::Renew { .. } | Mail::Noise => unreachable!("renewals ride apart"),
+            Request::Renew { .. } | Request::Noise => unreachable!("renewals ride apart"),
         }
     }
 
-    fn renewal(&self, mail: Mail) -> Renewal {
-        match mail {
-            Mail::Renew { who, number } => {
+    fn renewal(&self, request: Request) -> Renewal {
+        match request {
+            Request::Renew { who, number } => {
                 Renewal { session: session(self.numbers, who).number, number: number.into() }
             }
             _ => Renewal { session: SessionNumber::new(0), number: 1 },
@@ -384,9 +387,9 @@ impl Twin {
     }
 
     /// On a stage whose transmissions are renumbered, what carries no number to compare.
-    fn unnumbered(&self, mail: Mail) -> Mail {
-        match mail {
-            Mail::Renew { who, .. } if self.holders.is_none() => Mail::Renew { who, number: 0 },
+    fn unnumbered(&self, request: Request) -> Request {
+        match request {
+            Request::Renew { who, .. } if self.holders.is_none() => Request::Renew { who, number: 0 },
             other => other,
         }
     }
@@ -496,26 +499,28 @@ fn grant(session: SessionId, number: u8) -> Grant {
     }
 }
 
-fn renewed(mail: &Mail, answer: &RenewalAnswer) -> Option<Reply> {
-    let Mail::Renew { who: to, .. } = *mail else { return None };
+fn renewed(request: &Request, answer: &RenewalAnswer) -> Option<Reply> {
+    let Request::Renew { who: to, .. } = *request else { return None };
     Some(match answer {
         RenewalAnswer::UnknownSession => Reply::Unknown { to },
-        RenewalAnswer::Renewed { number, news, .. } => {
-            let noticed = news.iter().flat_map(|news| &news.noticed).map(|it| small(it.1)).next();
-            let ended = news.iter().flat_map(|news| &news.ended).map(|it| small(it.1)).next();
+        RenewalAnswer::Renewed { number, events, .. } => {
+            let noticed = events.iter().flat_map(|events| &events.noticed).map(|it| small(it.1)).next();
+            let ended = events.iter().flat_map(|events| &events.ended).map(|it| small(it.1)).next();
             Reply::Renewed { to, number: u8::try_from(*number).unwrap_or(u8::MAX), noticed, ended }
         }
     })
 }
 
-fn answered(mail: Mail, answer: &Result<Done, Refusal>) -> Option<Reply> {
-    match (mail, answer) {
-        (Mail::Open { who: to, number }, Ok(Done::Opened { .. })) => Some(Reply::Opened { to, number }),
-        (Mail::Acquire { who: to }, Ok(Done::Granted { grants, .. })) => {
+fn answered(request: Request, answer: &Result<Done, Refusal>) -> Option<Reply> {
+    match (request, answer) {
+        (Request::Open { who: to, number }, Ok(Done::Opened { .. })) => Some(Reply::Opened { to, number }),
+        (Request::Acquire { who: to }, Ok(Done::Granted { grants, .. })) => {
             Some(Reply::Granted { to, token: small(grants[0].token), waited: false })
         }
-        (Mail::Release { who: to, token }, Ok(Done::Released { .. })) => Some(Reply::Released { to, token }),
-        (Mail::Acquire { who: to } | Mail::Release { who: to, .. }, Err(Refusal::UnknownSession)) => {
+        (Request::Release { who: to, token }, Ok(Done::Released { .. })) => {
+            Some(Reply::Released { to, token })
+        }
+        (Request::Acquire { who: to } | Request::Release { who: to, .. }, Err(Refusal::UnknownSession)) => {
             Some(Reply::Unknown { to })
         }
         _ => None,

@@ -1,4 +1,4 @@
-//! The world: who can do what next, and what must never be true. It decides no lease rule (the [`minds`](crate::minds) do); it is the network,
+//! The world: who can do what next, and what must never be true. It decides no lease rule ([`logic`](crate::logic) does); it is the network,
 //! the clocks, the scheduler and the consensus engine, each as hostile as its promise allows.
 
 use std::hash::{Hash, Hasher};
@@ -6,9 +6,9 @@ use std::hash::{Hash, Hasher};
 use stateright::{Model, Property};
 
 use crate::Mutation;
-use crate::minds::{
-    Applied, Beats, Entry, Hold, Holder, Lease, Machine, Mail, Office, Reply, SLOW_TICK, TICK, TTL, TTL_LONG,
-    TTL_SHORT, Turn, Who,
+use crate::logic::{
+    Applied, Beats, Entry, Hold, Holder, Lease, Machine, ModelProposer, Reply, Request, SLOW_TICK, TICK, TTL,
+    TTL_LONG, TTL_SHORT, Turn, Who,
 };
 use crate::rebase::{BASE, Shift, highest_number, rebase, renumber};
 use crate::rules;
@@ -25,7 +25,7 @@ pub struct World {
     pub stage: Stage,
     /// What is broken.
     pub mutation: Mutation,
-    /// Drive the shipped minds alongside.
+    /// Drive the shipped logic alongside.
     pub twin: bool,
 }
 
@@ -66,8 +66,8 @@ pub enum Action {
     Seal(Who),
     /// The leader's oldest entry is committed and applied, and answered.
     Apply,
-    /// A holder hears something.
-    Hear {
+    /// A holder receives something.
+    Receive {
         /// What.
         index: usize,
         /// It stays in the network, to come again.
@@ -80,7 +80,7 @@ pub enum Action {
         /// How many.
         kept: usize,
     },
-    /// The elected leader has applied the first entry of its term, and takes office.
+    /// The elected leader has applied the first entry of its term, and begins to lead.
     Take,
     /// The server breaks, in a stage with a healthy holder.
     Break(Fault),
@@ -95,11 +95,11 @@ pub enum Fault {
     None,
     /// The leader stands still.
     Paused,
-    /// It has no quorum, and hears nobody.
+    /// It has no quorum, and receives nothing.
     Cut,
-    /// It has its quorum, and hears no client.
+    /// It has its quorum, and receives nothing from clients.
     Deaf,
-    /// There is no leader in office.
+    /// There is no leader.
     NoLeader,
 }
 
@@ -110,10 +110,10 @@ pub struct State {
     pub slow: bool,
     /// Real time, which is what every node's clock shows.
     pub now: Beats,
-    /// The offices. A deposed node may be in one, too.
-    pub offices: [Option<Office>; 2],
-    /// What a node kept of an office that it left; only with the mutations that use it.
-    pub kept: [Option<Box<Office>>; 2],
+    /// The proposers of leaders. A deposed node may have one, too.
+    pub proposers: [Option<ModelProposer>; 2],
+    /// What a node kept of a term that is over; only with the mutations that use it.
+    pub kept: [Option<Box<ModelProposer>>; 2],
     /// Whose entries are committed.
     pub leader: Who,
     /// What the cluster has agreed.
@@ -121,7 +121,7 @@ pub struct State {
     /// The holders.
     pub holders: [Holder; 2],
     /// Under way to the nodes.
-    pub mail: Vec<Mail>,
+    pub requests: Vec<Request>,
     /// Under way to the holders.
     pub replies: Vec<Reply>,
     /// What may still happen.
@@ -136,7 +136,7 @@ pub struct State {
     pub seen: Seen,
     /// How far times have been moved back.
     pub shift: Shift,
-    /// The shipped minds, in the same position.
+    /// The shipped logic, in the same position.
     pub twin: Option<Box<Twin>>,
 }
 
@@ -159,8 +159,8 @@ impl State {
     /// What tells one state from another. The twin does not: it is where the model is, or the exploration has failed already.
     fn key(&self) -> impl Hash + PartialEq + '_ {
         (
-            (self.slow, self.now, &self.offices, &self.kept, self.leader, &self.machine, &self.holders),
-            (&self.mail, &self.replies, self.left, self.fault, self.served, self.unserved, self.seen),
+            (self.slow, self.now, &self.proposers, &self.kept, self.leader, &self.machine, &self.holders),
+            (&self.requests, &self.replies, self.left, self.fault, self.served, self.unserved, self.seen),
         )
     }
 
@@ -170,14 +170,14 @@ impl State {
             applied: self.machine.time,
             k: self.machine.k(),
             pending: self.machine.sessions.iter().any(Option::is_some),
-            hears: self.fault != Fault::Deaf,
+            receives: self.fault != Fault::Deaf,
             limit: stage.limit,
         }
     }
 
-    fn post(&mut self, mail: Mail) {
-        let place = self.mail.partition_point(|other| *other <= mail);
-        self.mail.insert(place, mail);
+    fn send(&mut self, request: Request) {
+        let place = self.requests.partition_point(|other| *other <= request);
+        self.requests.insert(place, request);
     }
 
     fn reply(&mut self, reply: Reply) {
@@ -223,7 +223,7 @@ impl World {
         World { stage, mutation, twin: false }
     }
 
-    /// The protocol as it is, with the shipped minds alongside.
+    /// The protocol as it is, with the shipped logic alongside.
     pub fn twinned(stage: Stage) -> World {
         World { stage, mutation: Mutation::None, twin: true }
     }
@@ -250,19 +250,19 @@ impl World {
             holders[who as usize].lease =
                 Some(Lease { token: 1, giving_back: false, notice: None, ended: false });
             if !alone {
-                machine.line.push(1 - who);
+                machine.queue.push(1 - who);
             }
         }
         let twin = self.twin.then(|| Box::new(Twin::new(&self.stage)));
         State {
             slow: false,
             now: BASE,
-            offices: [Some(Office::take(BASE, BASE)), None],
+            proposers: [Some(ModelProposer::start_term(BASE, BASE)), None],
             kept: [None, None],
             leader: 0,
             machine,
             holders,
-            mail: Vec::new(),
+            requests: Vec::new(),
             replies: Vec::new(),
             left: self.stage.sends,
             fault: Fault::None,
@@ -276,10 +276,10 @@ impl World {
 
     /// Whether a step of time may pass: always, except that a server without a fault serves a healthy holder within the step.
     fn time_may_pass(&self, state: &State) -> bool {
-        let office = state.offices[state.leader as usize].as_ref();
-        let idle =
-            office.is_some_and(|office| office.in_flight.is_empty() && !office.due(&state.turn(&self.stage)));
-        let served = state.mail.is_empty() && state.replies.is_empty() && idle;
+        let proposer = state.proposers[state.leader as usize].as_ref();
+        let idle = proposer
+            .is_some_and(|proposer| proposer.in_flight.is_empty() && !proposer.due(&state.turn(&self.stage)));
+        let served = state.requests.is_empty() && state.replies.is_empty() && idle;
         !self.stage.healthy || state.fault != Fault::None || served
     }
 
@@ -309,7 +309,7 @@ impl World {
                 actions.push(Action::Transfer(who));
             }
         }
-        if state.offices[state.leader as usize].is_some() && state.fault == Fault::None {
+        if state.proposers[state.leader as usize].is_some() && state.fault == Fault::None {
             let arriving = [
                 (left.revocations, Action::Revoke),
                 (left.noise, Action::Noise),
@@ -321,32 +321,32 @@ impl World {
 
     fn node_actions(&self, state: &State, actions: &mut Vec<Action>) {
         for node in 0..2u8 {
-            let Some(office) = &state.offices[node as usize] else { continue };
+            let Some(proposer) = &state.proposers[node as usize] else { continue };
             if node == state.leader && state.fault == Fault::Paused {
                 continue;
             }
             if !matches!(state.fault, Fault::Deaf | Fault::Cut) {
-                for index in 0..state.mail.len() {
+                for index in 0..state.requests.len() {
                     actions.push(Action::Deliver { node, index, again: false });
                     if state.left.repeats > 0 {
                         actions.push(Action::Deliver { node, index, again: true });
                     }
                 }
             }
-            if office.in_flight.len() < self.stage.in_flight && office.due(&state.turn(&self.stage)) {
+            if proposer.in_flight.len() < self.stage.in_flight && proposer.due(&state.turn(&self.stage)) {
                 actions.push(Action::Seal(node));
             }
-            if node == state.leader && !office.in_flight.is_empty() && state.fault != Fault::Cut {
+            if node == state.leader && !proposer.in_flight.is_empty() && state.fault != Fault::Cut {
                 actions.push(Action::Apply);
             }
         }
     }
 
     fn elections(&self, state: &State, actions: &mut Vec<Action>) {
-        let seated = state.offices[state.leader as usize].as_ref();
-        let Some(office) = seated else { return actions.push(Action::Take) };
+        let seated = state.proposers[state.leader as usize].as_ref();
+        let Some(proposer) = seated else { return actions.push(Action::Take) };
         if state.left.elections > 0 && state.served {
-            for kept in 0..=office.in_flight.len() {
+            for kept in 0..=proposer.in_flight.len() {
                 actions.push(Action::Elect { node: 1 - state.leader, kept });
                 if !self.stage.deposed_goes_on {
                     actions.push(Action::Elect { node: state.leader, kept });
@@ -371,9 +371,9 @@ impl World {
         state.holders[1].clock += TICK;
         let turn = state.turn(&self.stage);
         if state.fault != Fault::Paused
-            && let Some(office) = &mut state.offices[state.leader as usize]
+            && let Some(proposer) = &mut state.proposers[state.leader as usize]
         {
-            office.woke(&turn, self.mutation);
+            proposer.woke(&turn, self.mutation);
         }
         if let Some(twin) = &state.twin {
             state.holders.iter().for_each(|holder| twin.compare_holder(holder));
@@ -381,68 +381,68 @@ impl World {
         // A healthy holder sends in every step, and again if the last one got no answer: only the newest is looked at.
         if self.stage.healthy {
             state.unserved = (state.unserved + 1).min(LONG_STALL + 1);
-            state.mail.clear();
+            state.requests.clear();
             state.replies.clear();
             state.holders[0].sent.clear();
             state.holders[0].next_number = highest_number(state) + 1;
             let number = state.holders[0].transmit();
-            state.mail.push(Mail::Renew { who: 0, number });
+            state.requests.push(Request::Renew { who: 0, number });
         }
     }
 
-    fn transmit(&self, state: &mut State, who: Who, mail: impl FnOnce(u8) -> Mail) {
+    fn transmit(&self, state: &mut State, who: Who, request: impl FnOnce(u8) -> Request) {
         let number = state.holders[who as usize].transmit();
         if let Some(twin) = &mut state.twin {
             twin.transmit(&state.holders[who as usize], number);
         }
-        state.post(mail(number));
+        state.send(request(number));
     }
 
-    fn arrives(&self, state: &mut State, node: Who, mail: Mail) {
+    fn arrives(&self, state: &mut State, node: Who, request: Request) {
         let now = state.now;
-        if let Some(office) = &mut state.offices[node as usize] {
-            office.arrived(mail, now, self.mutation);
+        if let Some(proposer) = &mut state.proposers[node as usize] {
+            proposer.arrived(request, now, self.mutation);
             if let Some(twin) = &mut state.twin
                 && node == state.leader
             {
-                twin.arrived(node, mail);
+                twin.arrived(node, request);
             }
         }
     }
 
-    fn give_back(&self, state: &mut State, who: Who, mail: impl FnOnce(u8) -> Mail) {
+    fn give_back(&self, state: &mut State, who: Who, request: impl FnOnce(u8) -> Request) {
         let Some(lease) = &mut state.holders[who as usize].lease else { return };
         lease.giving_back = true;
-        let mail = mail(lease.token);
+        let request = request(lease.token);
         if let Some(twin) = &mut state.twin {
             twin.give_back(&state.holders[who as usize]);
         }
-        state.post(mail);
+        state.send(request);
     }
 
     fn seal(&self, state: &mut State, node: Who) {
         let turn = state.turn(&self.stage);
-        let Some(office) = &mut state.offices[node as usize] else { return };
-        let entry = office.seal(&turn, self.mutation);
-        let office = office.clone();
-        state.seen.left_behind |= !office.inbox.is_empty();
+        let Some(proposer) = &mut state.proposers[node as usize] else { return };
+        let entry = proposer.seal(&turn, self.mutation);
+        let proposer = proposer.clone();
+        state.seen.left_behind |= !proposer.inbox.is_empty();
         if node == state.leader {
             if let Some(twin) = &mut state.twin {
                 twin.seal(node, &turn, &entry);
             }
-            state.offices[node as usize] = Some(office).map(|mut office| {
-                office.in_flight.push(entry);
-                office
+            state.proposers[node as usize] = Some(proposer).map(|mut proposer| {
+                proposer.in_flight.push(entry);
+                proposer
             });
         } else if self.mutation == Mutation::DeposedAnswers {
             let applied = state.machine.clone().apply(&entry, self.mutation);
             applied.replies.into_iter().for_each(|reply| state.reply(reply));
-        } // else nobody will ever hear of this entry
+        } // else nobody will ever be notified of this entry
     }
 
     /// Applies an entry of the log. Opens that come after their session's end are left out: see the machine.
     fn apply(&self, state: &mut State, entry: &Entry) -> Applied {
-        let renews = entry.batch.iter().any(|mail| matches!(mail, Mail::Renew { who: 0, .. }));
+        let renews = entry.batch.iter().any(|request| matches!(request, Request::Renew { who: 0, .. }));
         let deadline = state.machine.sessions[0].as_ref().map(|session| session.deadline);
         let applied = state.machine.apply(entry, self.mutation);
         state.seen.renewed =
@@ -461,8 +461,8 @@ impl World {
 
     fn commit(&self, state: &mut State) {
         let leader = state.leader as usize;
-        let Some(office) = &mut state.offices[leader] else { return };
-        let entry = office.in_flight.remove(0);
+        let Some(proposer) = &mut state.proposers[leader] else { return };
+        let entry = proposer.in_flight.remove(0);
         let applied = self.apply(state, &entry);
         applied.replies.into_iter().for_each(|reply| state.reply(reply));
         if let Some(twin) = &mut state.twin {
@@ -470,19 +470,19 @@ impl World {
         }
     }
 
-    fn hear(&self, state: &mut State, index: usize, again: bool) {
+    fn receive(&self, state: &mut State, index: usize, again: bool) {
         let reply = if again { state.replies[index] } else { state.replies.remove(index) };
         let who = reply.to() as usize;
-        state.holders[who].hear(reply, self.mutation);
+        state.holders[who].receive(reply, self.mutation);
         if let Some(twin) = &mut state.twin {
-            twin.hear(&state.holders[who], reply);
+            twin.receive(&state.holders[who], reply);
         }
     }
 
     fn elect(&self, state: &mut State, node: Who, kept: usize) {
         let old = state.leader as usize;
-        let Some(mut office) = state.offices[old].take() else { return };
-        let under_way = std::mem::take(&mut office.in_flight);
+        let Some(mut proposer) = state.proposers[old].take() else { return };
+        let under_way = std::mem::take(&mut proposer.in_flight);
         for entry in &under_way[..kept] {
             self.apply(state, entry);
         }
@@ -490,28 +490,28 @@ impl World {
             twin.leave(state.leader);
         }
         if matches!(self.mutation, Mutation::OldReadingKept | Mutation::InboxKept) {
-            state.kept[old] = Some(Box::new(office.clone()));
+            state.kept[old] = Some(Box::new(proposer.clone()));
         }
         if self.stage.deposed_goes_on {
-            state.offices[old] = Some(office);
+            state.proposers[old] = Some(proposer);
         }
         state.leader = node;
-        state.offices[node as usize] = None;
+        state.proposers[node as usize] = None;
         state.fault = if self.stage.healthy { Fault::NoLeader } else { Fault::None };
         state.left.elections -= 1;
     }
 
     fn take(&self, state: &mut State) {
         let node = state.leader;
-        let mut office = Office::take(state.machine.time, state.now);
+        let mut proposer = ModelProposer::start_term(state.machine.time, state.now);
         if let Some(kept) = state.kept[node as usize].take() {
             match self.mutation {
-                Mutation::OldReadingKept => office.last = kept.last,
-                Mutation::InboxKept => office.inbox = kept.inbox,
+                Mutation::OldReadingKept => proposer.last = kept.last,
+                Mutation::InboxKept => proposer.inbox = kept.inbox,
                 _ => {}
             }
         }
-        state.offices[node as usize] = Some(office);
+        state.proposers[node as usize] = Some(proposer);
         state.fault = Fault::None;
         state.served = !self.stage.healthy;
         if let Some(twin) = &mut state.twin {
@@ -540,9 +540,9 @@ impl Model for World {
         self.sends(state, actions);
         self.node_actions(state, actions);
         for index in 0..state.replies.len() {
-            actions.push(Action::Hear { index, again: false });
+            actions.push(Action::Receive { index, again: false });
             if state.left.repeats > 0 {
-                actions.push(Action::Hear { index, again: true });
+                actions.push(Action::Receive { index, again: true });
             }
         }
         self.elections(state, actions);
@@ -558,49 +558,49 @@ impl Model for World {
             Action::Open(who) => {
                 let left = if who == 0 { &mut state.left.opens } else { &mut state.left.opens_other };
                 *left -= 1;
-                self.transmit(state, who, |number| Mail::Open { who, number });
+                self.transmit(state, who, |number| Request::Open { who, number });
             }
             Action::Renew(who) => {
                 state.left.renewals -= 1;
-                self.transmit(state, who, |number| Mail::Renew { who, number });
+                self.transmit(state, who, |number| Request::Renew { who, number });
             }
             Action::Acquire(who) => {
                 state.left.acquires[who as usize] -= 1;
                 if self.mutation == Mutation::AcquireMovesDeadline {
                     state.holders[who as usize].asked = Some(state.holders[who as usize].clock);
                 }
-                state.post(Mail::Acquire { who });
+                state.send(Request::Acquire { who });
             }
             Action::Release(who) => {
                 state.left.releases[who as usize] -= 1;
-                self.give_back(state, who, |token| Mail::Release { who, token });
+                self.give_back(state, who, |token| Request::Release { who, token });
             }
             Action::Transfer(who) => {
                 state.left.transfers -= 1;
-                self.give_back(state, who, |token| Mail::Transfer { who, token });
+                self.give_back(state, who, |token| Request::Transfer { who, token });
             }
             Action::Revoke => {
                 state.left.revocations -= 1;
-                self.arrives(state, state.leader, Mail::Revoke);
+                self.arrives(state, state.leader, Request::Revoke);
             }
             Action::Noise => {
                 state.left.noise -= 1;
-                self.arrives(state, state.leader, Mail::Noise);
+                self.arrives(state, state.leader, Request::Noise);
             }
             Action::Chatter => {
                 state.left.chatter -= 1;
-                self.arrives(state, state.leader, Mail::Chatter);
+                self.arrives(state, state.leader, Request::Chatter);
             }
             Action::Deliver { node, index, again } => {
                 state.left.repeats -= u8::from(again);
-                let mail = if again { state.mail[index] } else { state.mail.remove(index) };
-                self.arrives(state, node, mail);
+                let request = if again { state.requests[index] } else { state.requests.remove(index) };
+                self.arrives(state, node, request);
             }
             Action::Seal(node) => self.seal(state, node),
             Action::Apply => self.commit(state),
-            Action::Hear { index, again } => {
+            Action::Receive { index, again } => {
                 state.left.repeats -= u8::from(again);
-                self.hear(state, index, again);
+                self.receive(state, index, again);
             }
             Action::Elect { node, kept } => self.elect(state, node, kept),
             Action::Take => self.take(state),

@@ -1,5 +1,5 @@
 //! Every state of every stage: nothing that must never happen, and everything that must be possible. The second half
-//! drives the shipped minds through the same states.
+//! drives the shipped logic through the same states.
 
 mod common;
 
@@ -58,8 +58,8 @@ fn agent() {
     sound("agent", Host { mutation: Mutation::None });
 }
 
-/// The same with `tenure_core`'s own office, machine and holders alongside. The largest stages take minutes that way, and wait for
-/// `TENURE_TEST_FULL`; each of them differs from a smaller one only in its numbers.
+/// The same with `tenure_core`'s own proposer, machine and holders alongside. The largest stages take minutes
+/// that way, and wait for `TENURE_TEST_FULL`; each of them differs from a smaller one only in its numbers.
 fn shipped(stage: Stage) {
     let large = ["repeated", "opening", "cut", "failover, cut", "deposed", "notice"];
     if large.contains(&stage.name) && std::env::var_os("TENURE_TEST_FULL").is_none() {

@@ -40,7 +40,7 @@ mutations! {
     acquire_moves_deadline: AcquireMovesDeadline on ACQUIRE breaks permits_never_overlap,
     push_moves_deadline: PushMovesDeadline on WAITED breaks permits_never_overlap,
     notice_after_deadline: NoticeAfterDeadline on NOTICE breaks permits_never_overlap,
-    early_news_forgotten: EarlyNewsForgotten on WAITED breaks permits_never_overlap,
+    early_event_forgotten: EarlyEventForgotten on WAITED breaks permits_never_overlap,
     late_open_believed: LateOpenBelieved on REOPENED breaks permits_never_overlap,
     permit_after_release: PermitAfterRelease on NOTICE breaks permits_never_overlap,
     stamp_at_batch_open: StampAtBatchOpen on TIME breaks permits_never_overlap,

@@ -11,16 +11,16 @@ use openraft::errors::{Fatal, LinearizableReadError, RaftError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-type Answer = oneshot::Sender<Result<(), BarrierError>>;
+type BarrierReply = oneshot::Sender<Result<(), BarrierError>>;
 
 /// The way to the one task that confirms.
 #[derive(Clone)]
-pub(crate) struct Barrier(mpsc::UnboundedSender<Answer>);
+pub(crate) struct Barrier(mpsc::UnboundedSender<BarrierReply>);
 
 impl Barrier {
     /// Starts the task. It ends when all clones are gone.
     pub fn start(engine: Engine, patience: Duration) -> Self {
-        let (sender, mut waiting) = mpsc::unbounded_channel::<Answer>();
+        let (sender, mut waiting) = mpsc::unbounded_channel::<BarrierReply>();
         tokio::spawn(async move {
             let mut answers = Vec::new();
             while waiting.recv_many(&mut answers, usize::MAX).await > 0 {

@@ -19,9 +19,9 @@ pub struct Config {
     /// Listen for peers at an address that only the membership names even if other machines reach it.
     pub beyond_this_machine: bool,
     /// Heartbeats and elections.
-    pub timing: Timing,
+    pub timing: RaftTiming,
     /// The same for a node that listens to nobody.
-    pub timing_alone: Timing,
+    pub timing_alone: RaftTiming,
     /// The log on disk.
     pub log: LogOptions,
     /// When the log is replaced by a snapshot.
@@ -45,8 +45,8 @@ impl Config {
             node,
             peers: BTreeMap::new(),
             beyond_this_machine: true,
-            timing: Timing::default(),
-            timing_alone: Timing::default(),
+            timing: RaftTiming::default(),
+            timing_alone: RaftTiming::default(),
             log: LogOptions::default(),
             snapshot: SnapshotOptions::default(),
             execution: Execution::default(),
@@ -66,8 +66,8 @@ impl Config {
 /// Heartbeats and elections. A new leader is found `election_max` + a draw from
 /// `election_min..election_max` after the last heartbeat: 450 to 600 ms with the defaults.
 #[derive(Clone, Copy, Debug)]
-pub struct Timing {
-    /// How often a leader is heard of.
+pub struct RaftTiming {
+    /// How often a leader sends a heartbeat.
     pub heartbeat: Duration,
     /// The shortest wait before an election.
     pub election_min: Duration,
@@ -75,7 +75,7 @@ pub struct Timing {
     pub election_max: Duration,
 }
 
-impl Default for Timing {
+impl Default for RaftTiming {
     fn default() -> Self {
         Self {
             heartbeat: Duration::from_millis(50),

@@ -104,4 +104,4 @@ pub enum ForwardError {
 /// be written once is not to be trusted again, and what was acknowledged is safe on disk.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Failure(pub String);
+pub struct FatalError(pub String);

@@ -7,12 +7,12 @@ use openraft::async_runtime::watch::WatchReceiver;
 use tokio::sync::watch;
 
 /// One uninterrupted leadership of one node. The proof of it is asked for with every proposal, so
-/// that what was decided in one office is never proposed in another.
+/// that what was decided in one term is never proposed in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Office {
+pub struct LeaderTerm {
     /// The term, new with every election.
     pub term: u64,
-    /// The node that was elected in it: the one that reports this office.
+    /// The node that was elected in it: the one that reports it.
     pub node: NodeId,
 }
 
@@ -26,16 +26,16 @@ pub enum Leadership {
         leader: Option<NodeId>,
     },
     /// This node leads and has applied the first entry of its own term, and so everything that any
-    /// leader before it acknowledged. A lost quorum does not end an office: proposals then fail.
-    Leader(Office),
+    /// leader before it acknowledged. A lost quorum does not end it: proposals then fail.
+    Leader(LeaderTerm),
 }
 
 impl Leadership {
-    /// The office held, if this node leads.
-    pub fn office(&self) -> Option<Office> {
+    /// The term in which this node leads, if it does.
+    pub fn leader_term(&self) -> Option<LeaderTerm> {
         match self {
             Leadership::Follower { .. } => None,
-            Leadership::Leader(office) => Some(*office),
+            Leadership::Leader(leader_term) => Some(*leader_term),
         }
     }
 
@@ -43,7 +43,7 @@ impl Leadership {
     pub fn leader(&self) -> Option<NodeId> {
         match self {
             Leadership::Follower { leader } => *leader,
-            Leadership::Leader(office) => Some(office.node),
+            Leadership::Leader(leader_term) => Some(leader_term.node),
         }
     }
 }
@@ -58,11 +58,11 @@ struct Signs {
 }
 
 impl Signs {
-    /// An office begins with the first applied entry of its term: that entry lies behind everything
+    /// A leader acts from the first applied entry of its term on: that entry lies behind everything
     /// that was ever acknowledged.
     fn judge(&self, node: NodeId) -> Leadership {
         match self.elected_in {
-            Some(term) if self.applied_in == Some(term) => Leadership::Leader(Office { term, node }),
+            Some(term) if self.applied_in == Some(term) => Leadership::Leader(LeaderTerm { term, node }),
             Some(_) => Leadership::Follower { leader: None },
             None => Leadership::Follower { leader: self.leader.filter(|leader| *leader != node) },
         }
@@ -90,7 +90,7 @@ pub(crate) fn observe(
             };
             let now = signs.judge(node);
             sender.send_if_modified(|last| std::mem::replace(last, now) != now);
-            let waits_for_its_first_entry = signs.elected_in.is_some() && now.office().is_none();
+            let waits_for_its_first_entry = signs.elected_in.is_some() && now.leader_term().is_none();
             let ended = tokio::select! {
                 biased;
                 changed = server.changed() => changed.is_err(),
@@ -110,11 +110,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_office_begins_with_the_first_applied_entry_of_its_term() {
+    fn a_leader_acts_from_the_first_applied_entry_of_its_term() {
         let judge = |elected_in, applied_in, leader| Signs { elected_in, applied_in, leader }.judge(1);
         assert_eq!(judge(Some(5), Some(4), Some(1)), Leadership::Follower { leader: None });
         assert_eq!(judge(Some(5), None, Some(1)), Leadership::Follower { leader: None });
-        assert_eq!(judge(Some(5), Some(5), Some(1)), Leadership::Leader(Office { term: 5, node: 1 }));
+        assert_eq!(judge(Some(5), Some(5), Some(1)), Leadership::Leader(LeaderTerm { term: 5, node: 1 }));
         assert_eq!(judge(None, Some(5), Some(2)), Leadership::Follower { leader: Some(2) });
         // The engine still names this node while it is already deposed.
         assert_eq!(judge(None, Some(5), Some(1)), Leadership::Follower { leader: None });

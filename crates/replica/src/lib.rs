@@ -15,27 +15,27 @@ mod disk;
 mod engine;
 mod error;
 mod leadership;
-mod look_out;
+mod low_latency;
 mod machine;
 mod membership;
 mod peer;
-mod quiet;
 mod replica;
 mod snapshot;
+mod spin_wait;
 mod status;
 mod wal;
 
 pub use alarm::Alarm;
-pub use config::{Config, Entropy, Execution, LogOptions, SnapshotOptions, Stopwatch, Timing};
+pub use config::{Config, Entropy, Execution, LogOptions, RaftTiming, SnapshotOptions, Stopwatch};
 pub use disk::{Disk, DiskFile, RealDisk, SimDisk, Wreck};
 pub use engine::seed_elections;
-pub use error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, StartError};
-pub use leadership::{Leadership, Office};
-pub use look_out::{LOOK_OUT, Row, look_out};
+pub use error::{BarrierError, FatalError, ForwardError, MembershipError, ProposeError, StartError};
+pub use leadership::{LeaderTerm, Leadership};
+pub use low_latency::Callers;
 pub use machine::StateMachine;
 pub use peer::{Agreed, ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork, Versions};
-pub use quiet::Callers;
 pub use replica::{Newcomer, Proposal, Replica};
+pub use spin_wait::{SPIN_MAX, Streak, spin_wait};
 pub use status::{Histogram, LogStatus, PeerStatus, Role, Status, SyncStatus};
 
 /// Ways in for the fuzz targets; no promise is made about them.

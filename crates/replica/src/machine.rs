@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 /// [`Self::Capture`], so neither can stall the other.
 pub trait StateMachine: Send + Sync + 'static {
     /// What applying one entry answers to its proposer. Dropped on all other nodes.
-    type Answer: Send + Sync + 'static;
+    type Response: Send + Sync + 'static;
 
     /// The whole state at one moment, cheap to take (copy-on-write), independent of the machine
     /// from then on.
@@ -18,8 +18,8 @@ pub trait StateMachine: Send + Sync + 'static {
     /// Applies one committed entry. `index` rises by at least one from call to call (the engine has
     /// entries of its own, which are not shown here); `term` is that of the leader that proposed it.
     ///
-    /// Called on every node, leader or not: what has to be told to watchers is told from here.
-    fn apply(&mut self, index: u64, term: u64, entry: &[u8]) -> Self::Answer;
+    /// Called on every node, leader or not: watchers are notified from here.
+    fn apply(&mut self, index: u64, term: u64, entry: &[u8]) -> Self::Response;
 
     /// Takes the state as it is now. Called under the read lock, so it must be quick.
     fn capture(&self) -> Self::Capture;

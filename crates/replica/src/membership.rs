@@ -111,18 +111,19 @@ impl Changes {
     /// Puts things right whenever this node begins to lead.
     pub async fn watch(self, mut leadership: watch::Receiver<Leadership>, pause: Duration) {
         loop {
-            let Ok(office) = leadership.wait_for(|now| now.office().is_some()).await.map(|now| now.office())
+            let Ok(leader_term) =
+                leadership.wait_for(|now| now.leader_term().is_some()).await.map(|now| now.leader_term())
             else {
                 return;
             };
             while let Err(error) = self.put_right().await {
                 tracing::debug!(%error, "the membership could not be put right yet");
                 tokio::time::sleep(pause).await;
-                if leadership.borrow().office() != office {
+                if leadership.borrow().leader_term() != leader_term {
                     break;
                 }
             }
-            if leadership.wait_for(|now| now.office() != office).await.is_err() {
+            if leadership.wait_for(|now| now.leader_term() != leader_term).await.is_err() {
                 return;
             }
         }

@@ -7,11 +7,13 @@ use crate::engine::{
     Applier, Engine, LogStore, Machinery, Member, Payload, Removed, Types, decode_membership, from_log_id,
     settings, was_removed,
 };
-use crate::error::{BarrierError, Failure, ForwardError, MembershipError, ProposeError, REJOIN, StartError};
-use crate::leadership::{self, Leadership, Office};
+use crate::error::{
+    BarrierError, FatalError, ForwardError, MembershipError, ProposeError, REJOIN, StartError,
+};
+use crate::leadership::{self, LeaderTerm, Leadership};
+use crate::low_latency::{Callers, LowLatencyMode};
 use crate::membership::{Changes, is_sole_voter};
 use crate::peer::{self, ForwardHandler, Host, Links, Listener, Memory, Network, Spoken};
-use crate::quiet::{Callers, Quiet};
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Done, Job, LogId, Meter, Queue, Writer};
 use crate::{Config, NodeId, StateMachine, Status, status};
@@ -48,7 +50,7 @@ struct Parts {
     snapshots: SnapshotStore,
     queue: Queue,
     meter: Meter,
-    quiet: Quiet,
+    low_latency: LowLatencyMode,
     barrier: Barrier,
     leadership: watch::Receiver<Leadership>,
     failure: watch::Receiver<Option<String>>,
@@ -132,16 +134,21 @@ impl<M: StateMachine> Replica<M> {
         self.parts.leadership.clone()
     }
 
-    /// Hands one entry to the log, if `office` is still held. Entries of one caller that awaits this
+    /// Hands one entry to the log, if `leader_term` is still held. Entries of one caller that awaits this
     /// call before making the next one enter the log in that order. The answer, what *applying* the
     /// entry answered, comes with the returned proposal.
-    pub async fn propose(&self, office: Office, entry: Bytes) -> Result<Proposal<M::Answer>, ProposeError> {
-        if office.node != self.node() {
-            let reason = format!("the office is that of node {}", office.node);
-            return Err(ProposeError::NotProposed { leader: Some(office.node), reason });
+    pub async fn propose(
+        &self,
+        leader_term: LeaderTerm,
+        entry: Bytes,
+    ) -> Result<Proposal<M::Response>, ProposeError> {
+        if leader_term.node != self.node() {
+            let reason = format!("the leader's term is that of node {}", leader_term.node);
+            return Err(ProposeError::NotProposed { leader: Some(leader_term.node), reason });
         }
         let (responder, receiver) = ResponderOf::<Types, ClientWriteResult<Types>>::complete_only();
-        let write = self.parts.engine.write(Payload(entry)).with_leader(office.term).responder(responder);
+        let write =
+            self.parts.engine.write(Payload(entry)).with_leader(leader_term.term).responder(responder);
         write.await.map_err(|fatal| ProposeError::NotProposed { leader: None, reason: fatal.to_string() })?;
         let answer = Box::pin(async move {
             match receiver.await {
@@ -155,7 +162,7 @@ impl<M: StateMachine> Replica<M> {
     /// Says what is known of those who call. For one at a time, who waits for the answer, entries are made to be answered as
     /// soon as possible, and not to be many.
     pub fn set_callers(&self, callers: Callers) {
-        self.parts.quiet.set(callers);
+        self.parts.low_latency.set(callers);
     }
 
     /// Waits until this node's machine shows everything that was acknowledged anywhere before this
@@ -174,26 +181,28 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Resolves when the replica has failed for good; never on a graceful shutdown.
-    pub async fn failed(&self) -> Failure {
+    pub async fn failed(&self) -> FatalError {
         let mut failure = self.parts.failure.clone();
         // Copied out before anything else is awaited, so that this future can move between threads.
         let message = failure.wait_for(Option::is_some).await.map(|message| message.clone());
         match message {
-            Ok(message) => Failure(message.unwrap_or_default()),
+            Ok(message) => FatalError(message.unwrap_or_default()),
             // Everything that could fail has ended in good order.
             Err(_) => std::future::pending().await,
         }
     }
 
     /// Begins a snapshot now; the log is cut behind it when it is done.
-    pub async fn trigger_snapshot(&self) -> Result<(), Failure> {
-        self.parts.engine.trigger().snapshot().await.map_err(|fatal| Failure(fatal.to_string()))
+    pub async fn trigger_snapshot(&self) -> Result<(), FatalError> {
+        self.parts.engine.trigger().snapshot().await.map_err(|fatal| FatalError(fatal.to_string()))
     }
 
     /// Hands leadership to `to` (or the most advanced voter). Returns when this node no longer
     /// leads, or with a refusal when it still does after two election timeouts.
     pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<(), MembershipError> {
-        let Some(office) = self.parts.leadership.borrow().office() else { return Err(self.not_leader()) };
+        let Some(leader_term) = self.parts.leadership.borrow().leader_term() else {
+            return Err(self.not_leader());
+        };
         let status = self.status();
         let most_advanced = || {
             let voters = status.peers.iter().filter(|peer| peer.voter);
@@ -208,7 +217,7 @@ impl<M: StateMachine> Replica<M> {
         let sent = self.parts.engine.trigger().transfer_leader(to).await;
         sent.map_err(|fatal| MembershipError::Refused(fatal.to_string()))?;
         let mut leadership = self.leadership();
-        let left = leadership.wait_for(|leadership| leadership.office() != Some(office));
+        let left = leadership.wait_for(|leadership| leadership.leader_term() != Some(leader_term));
         match tokio::time::timeout(2 * self.parts.config.timing.election_max, left).await {
             Ok(_) => Ok(()),
             Err(_) => {
@@ -287,17 +296,17 @@ impl<M: StateMachine> Replica<M> {
     /// member yet. It is refused if that node has a part in another cluster, or was a voter and has been wiped.
     pub async fn identity_of(&self, node: NodeId, address: &str) -> Result<String, MembershipError> {
         let ours = (self.parts.directory.identity(), self.parts.config.versions);
-        let (heard, versions) =
+        let (answer_of_peer, versions) =
             peer::probe(&*self.parts.network, ours, node, address, self.parts.config.timing.election_max)
                 .await
                 .map_err(|error| {
                     MembershipError::Absent(format!("node {node} does not answer at {address}: {error}"))
                 })?;
-        match heard.refusal {
+        match answer_of_peer.refusal {
             Some(refusal) => Err(MembershipError::Refused(refusal)),
             None => {
-                self.parts.spoken.hear(node, versions);
-                Ok(format!("{:032x}", heard.identity.identity))
+                self.parts.spoken.receive(node, versions);
+                Ok(format!("{:032x}", answer_of_peer.identity.identity))
             }
         }
     }
@@ -375,7 +384,7 @@ fn assemble(
             let (config, disk, meter, failed) = opening;
             open(&config, disk, meter, failed)
         });
-        let Opened { directory, lock, store, log, writer, membership } = opened.await?;
+        let OpenedDataDir { directory, lock, store, log, writer, membership } = opened.await?;
         let listener = match listener {
             Some(listener) => {
                 check_peers(&config, &membership)?;
@@ -391,7 +400,7 @@ fn assemble(
         let (queue, closed) = Queue::start(writer, disk, config.execution, lock).map_err(io)?;
 
         let spoken = Arc::new(Spoken::new(config.versions, config.agreed.clone()));
-        let quiet = Quiet::default();
+        let low_latency = LowLatencyMode::default();
         let memory = Memory::new(spoken.clone(), log.clone(), store.clone(), failed.clone());
         let links = Links::new(
             network.clone(),
@@ -399,7 +408,7 @@ fn assemble(
             memory.clone(),
             config.timing,
             config.execution,
-            quiet.clone(),
+            low_latency.clone(),
         );
         let removed = Removed::default();
         let (applied, applied_seen) = watch::channel::<Option<LogId>>(None);
@@ -413,7 +422,7 @@ fn assemble(
             failed.clone(),
         );
         let snapshots = store.clone();
-        let log_store = LogStore::new(log, queue.clone(), config.execution, config.node, quiet.clone());
+        let log_store = LogStore::new(log, queue.clone(), config.execution, config.node, low_latency.clone());
         let engine =
             Engine::new(config.node, settings, links.clone(), log_store, applier).await.map_err(refused)?;
 
@@ -460,7 +469,7 @@ fn assemble(
             snapshots,
             queue,
             meter,
-            quiet,
+            low_latency,
             barrier: Barrier::start(engine.clone(), 2 * config.timing.election_max),
             leadership,
             failure,
@@ -561,7 +570,7 @@ fn check_peers(config: &Config, membership: &Membership<NodeId, Member>) -> Resu
 }
 
 /// What opening a data directory yields.
-struct Opened {
+struct OpenedDataDir {
     directory: Arc<DataDir>,
     lock: Box<dyn Send + Sync>,
     store: SnapshotStore,
@@ -576,7 +585,7 @@ fn open(
     disk: Arc<dyn Disk>,
     meter: Meter,
     failed: watch::Sender<Option<String>>,
-) -> Result<Opened, StartError> {
+) -> Result<OpenedDataDir, StartError> {
     let (directory, lock) = DataDir::open(disk.clone(), config.node, &config.entropy)?;
     let store = SnapshotStore::open(disk.clone())?;
     let lost = |what: String| StartError::Data(format!("{what}. This node's disk has lost data. {REJOIN}"));
@@ -609,7 +618,7 @@ fn open(
     let stopwatch = config.stopwatch.clone();
     let writer = Writer::new(disk, config.log, config.execution, stopwatch, meter, failed, recovered)
         .map_err(|error| StartError::Io("cannot prepare the log".into(), error))?;
-    Ok(Opened { directory: Arc::new(directory), lock, store, log, writer, membership })
+    Ok(OpenedDataDir { directory: Arc::new(directory), lock, store, log, writer, membership })
 }
 
 /// Founds a cluster of one if there is none yet, and leads it at once.
@@ -696,7 +705,7 @@ fn compact_when_due(engine: &Engine, meter: Meter) {
     });
 }
 
-fn answer<M: StateMachine>(result: ClientWriteResult<Types>) -> Result<M::Answer, ProposeError> {
+fn answer<M: StateMachine>(result: ClientWriteResult<Types>) -> Result<M::Response, ProposeError> {
     match result {
         Ok(response) => {
             let answer = response.data.0.expect("an entry of the application has an answer");

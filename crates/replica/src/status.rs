@@ -44,7 +44,7 @@ pub struct Status {
     pub purged: Option<u64>,
     /// On a leader: how long ago a quorum last acknowledged it.
     pub quorum_acknowledged_ago: Option<Duration>,
-    /// The newest peer protocol that all members understand, as far as this node has heard.
+    /// The newest peer protocol that all members understand, as far as this node knows.
     pub protocol: u16,
     /// The newest format version that this node knows.
     pub format_newest: u16,
@@ -84,8 +84,8 @@ pub struct PeerStatus {
     pub matched: Option<u64>,
     /// On the leader: how many entries it is behind.
     pub lag: Option<u64>,
-    /// On the leader: how long ago it was last heard of.
-    pub heard_ago: Option<Duration>,
+    /// On the leader: how long ago it last answered.
+    pub last_contact_ago: Option<Duration>,
 }
 
 /// The log on disk.
@@ -144,7 +144,7 @@ pub(crate) fn assemble(
     let peers = membership.nodes().filter(|(node, _)| **node != identity.node).map(|(node, member)| {
         let progress = metrics.replication.as_ref().and_then(|replication| replication.get(node));
         let matched = progress.and_then(|matched| matched.as_ref().map(|id| id.index()));
-        let heard = metrics.heartbeat.as_ref().and_then(|heartbeat| heartbeat.get(node));
+        let received = metrics.heartbeat.as_ref().and_then(|heartbeat| heartbeat.get(node));
         PeerStatus {
             node: *node,
             address: member.address.clone(),
@@ -152,7 +152,8 @@ pub(crate) fn assemble(
             matched,
             lag: progress
                 .map(|_| next(metrics.last_log_index) - next(matched).min(next(metrics.last_log_index))),
-            heard_ago: heard.and_then(|heard| heard.as_ref().map(|instant| instant.elapsed())),
+            last_contact_ago: received
+                .and_then(|received| received.as_ref().map(|instant| instant.elapsed())),
         }
     });
     let others = membership.nodes().map(|(node, _)| *node).filter(|node| *node != identity.node);

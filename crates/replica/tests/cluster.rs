@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tenure_replica::{
-    BarrierError, Callers, Config, ForwardError, ForwardHandler, MembershipError, NodeId, Office,
+    BarrierError, Callers, Config, ForwardError, ForwardHandler, LeaderTerm, MembershipError, NodeId,
     ProposeError, Replica, Role, SimDisk, TcpNetwork, Versions,
 };
 
@@ -61,12 +61,12 @@ impl Cluster {
     }
 
     /// Waits until one of the nodes that are not in `except` leads.
-    async fn leader_except(&self, except: &[NodeId]) -> (NodeId, Office) {
+    async fn leader_except(&self, except: &[NodeId]) -> (NodeId, LeaderTerm) {
         let leads = async {
             loop {
                 for (node, replica) in self.nodes.iter().filter(|(node, _)| !except.contains(node)) {
-                    if let Some(office) = replica.leadership().borrow().office() {
-                        return (*node, office);
+                    if let Some(leader_term) = replica.leadership().borrow().leader_term() {
+                        return (*node, leader_term);
                     }
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -75,7 +75,7 @@ impl Cluster {
         tokio::time::timeout(LONG, leads).await.expect("somebody leads in time")
     }
 
-    async fn leader(&self) -> (NodeId, Office) {
+    async fn leader(&self) -> (NodeId, LeaderTerm) {
         self.leader_except(&[]).await
     }
 
@@ -84,9 +84,9 @@ impl Cluster {
     async fn write(&self, entry: &[u8], except: &[NodeId]) {
         let written = async {
             loop {
-                let (node, office) = self.leader_except(except).await;
+                let (node, leader_term) = self.leader_except(except).await;
                 self.nodes[&node].set_callers(self.callers);
-                if propose(&self.nodes[&node], office, entry).await.is_ok() {
+                if propose(&self.nodes[&node], leader_term, entry).await.is_ok() {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -162,7 +162,7 @@ async fn without_all_founders_nothing_is_founded() {
     tokio::time::sleep(Duration::from_millis(700)).await; // longer than any election
     for node in cluster.nodes.values() {
         assert_eq!(node.status().voters, []);
-        assert_eq!(node.leadership().borrow().office(), None);
+        assert_eq!(node.leadership().borrow().leader_term(), None);
     }
     cluster.start(3).await;
     cluster.write(b"now", &[]).await;
@@ -191,8 +191,8 @@ async fn killed_leaders_lose_nothing_that_was_acknowledged() {
 
 /// Where a single caller is served, entries are written and sent in another way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_leaders_lose_nothing_in_a_quiet_time() {
-    killed_leaders_lose_nothing(Callers::OneInARow).await;
+async fn killed_leaders_lose_nothing_in_low_latency_mode() {
+    killed_leaders_lose_nothing(Callers::OneBackToBack).await;
     killed_leaders_lose_nothing(Callers::OneAfterAPause).await;
 }
 
@@ -207,9 +207,9 @@ async fn killed_leaders_lose_nothing(callers: Callers) {
             cluster.write(&next, &[]).await;
             acknowledged.push(next);
         }
-        let (leader, office) = cluster.leader().await;
-        assert!(office.term > last_term, "an office in term {} after {last_term}", office.term);
-        last_term = office.term;
+        let (leader, leader_term) = cluster.leader().await;
+        assert!(leader_term.term > last_term, "a leader in term {} after {last_term}", leader_term.term);
+        last_term = leader_term.term;
         cluster.kill(leader, round).await;
         let next = number(acknowledged.len() as u64);
         cluster.write(&next, &[]).await;
@@ -224,13 +224,13 @@ async fn killed_leaders_lose_nothing(callers: Callers) {
     cluster.stop().await;
 }
 
-/// In a quiet time an entry goes to one follower first. Whichever that is: it may fall silent, and the other is sent to all
+/// In low-latency mode an entry goes to one follower first. Whichever that is: it may fall silent, and the other is sent to all
 /// the same; and what waited for company when the caller went away arrives, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_falls_silent_is_not_waited_for() {
     for wire in [Wire::Silent, Wire::Cut] {
         let mut cluster = Cluster::formed(3).await;
-        cluster.callers = Callers::OneInARow;
+        cluster.callers = Callers::OneBackToBack;
         let (leader, _) = cluster.leader().await;
         let mut written = 0;
         for silent in (1..=3).filter(|node| *node != leader) {
@@ -256,10 +256,10 @@ async fn a_leader_without_a_quorum_acknowledges_nothing_and_reads_nothing() {
     for state in [Wire::Cut, Wire::Silent] {
         let cluster = Cluster::formed(3).await;
         cluster.write(b"before", &[]).await;
-        let (old, office) = cluster.leader().await;
+        let (old, leader_term) = cluster.leader().await;
         cluster.switch.isolate(old, state);
         let alone = cluster.nodes[&old].clone();
-        let lost = tokio::spawn(async move { propose(&alone, office, b"alone").await });
+        let lost = tokio::spawn(async move { propose(&alone, leader_term, b"alone").await });
         let read = tokio::time::timeout(LONG, cluster.nodes[&old].read_barrier()).await.expect("in time");
         assert!(
             matches!(read, Err(BarrierError::NoQuorum | BarrierError::NotLeader { .. })),
@@ -349,7 +349,7 @@ async fn a_rolling_upgrade_uses_only_what_all_understand() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wiped_voter_is_refused_and_told_what_to_do() {
+async fn a_wiped_voter_is_refused_with_advice() {
     let mut cluster = Cluster::formed(3).await;
     cluster.write(b"promised", &[]).await;
     cluster.agreed().await;
@@ -367,11 +367,13 @@ async fn a_wiped_voter_is_refused_and_told_what_to_do() {
     // Even while it is up it is no part of a quorum.
     let third = 6 - leader - wiped;
     cluster.kill(third, 1).await;
-    let (node, office) = (leader, cluster.nodes[&leader].leadership().borrow().office());
-    if let Some(office) = office {
-        let outcome =
-            tokio::time::timeout(Duration::from_millis(700), propose(&cluster.nodes[&node], office, b"no"))
-                .await;
+    let (node, leader_term) = (leader, cluster.nodes[&leader].leadership().borrow().leader_term());
+    if let Some(leader_term) = leader_term {
+        let outcome = tokio::time::timeout(
+            Duration::from_millis(700),
+            propose(&cluster.nodes[&node], leader_term, b"no"),
+        )
+        .await;
         assert!(!matches!(outcome, Ok(Ok(_))), "acknowledged with the help of a node that forgot");
     }
     cluster.start(third).await;
@@ -388,7 +390,7 @@ async fn a_follower_that_lost_what_it_acknowledged_is_refused_by_its_leader() {
     let mut cluster = Cluster::formed(3).await;
     cluster.write(b"old", &[]).await;
     cluster.agreed().await;
-    let (leader, office) = cluster.leader().await;
+    let (leader, leader_term) = cluster.leader().await;
     let (lost, third) = if leader == 3 { (2, 1) } else { (3, 3 - leader) };
     cluster.kill(lost, 1).await;
     let older = cluster.disks[&lost].copy();
@@ -397,7 +399,11 @@ async fn a_follower_that_lost_what_it_acknowledged_is_refused_by_its_leader() {
         cluster.write(&number(entry), &[]).await;
     }
     cluster.agreed().await;
-    assert_eq!(cluster.leader().await, (leader, office), "leadership has not moved: the leader remembers");
+    assert_eq!(
+        cluster.leader().await,
+        (leader, leader_term),
+        "leadership has not moved: the leader remembers"
+    );
     cluster.kill(lost, 1).await;
     cluster.disks.insert(lost, older);
     cluster.start(lost).await;
@@ -407,13 +413,15 @@ async fn a_follower_that_lost_what_it_acknowledged_is_refused_by_its_leader() {
     assert!(failure.0.contains("never used"), "it says what to do: {failure}");
     assert_eq!(cluster.nodes[&lost].status().role, Role::Stopped);
     assert!(entries(&cluster.nodes[&lost]).len() <= 1, "it was given nothing");
-    assert_eq!(cluster.leader().await, (leader, office), "the leader goes on");
+    assert_eq!(cluster.leader().await, (leader, leader_term), "the leader goes on");
 
     // Even while it is up it is no part of a quorum.
     cluster.kill(third, 1).await;
-    let outcome =
-        tokio::time::timeout(Duration::from_millis(700), propose(&cluster.nodes[&leader], office, b"no"))
-            .await;
+    let outcome = tokio::time::timeout(
+        Duration::from_millis(700),
+        propose(&cluster.nodes[&leader], leader_term, b"no"),
+    )
+    .await;
     assert!(!matches!(outcome, Ok(Ok(_))), "acknowledged with the help of a node that lost its log");
     cluster.start(third).await;
     cluster.write(b"with both", &[lost]).await;
@@ -524,7 +532,7 @@ async fn a_removed_number_stays_refused() {
     lead.add_learner(4, address(4), joins).await.expect("a number that was never used is welcome");
     lead.change_membership(others.iter().copied().chain([4]).collect()).await.expect("it votes");
     lead.transfer_leadership(Some(4)).await.expect("it takes over");
-    cluster.until(|| cluster.nodes[&4].leadership().borrow().office().is_some()).await;
+    cluster.until(|| cluster.nodes[&4].leadership().borrow().leader_term().is_some()).await;
     let refused = cluster.nodes[&4].add_learner(removed, address(removed), identity.clone()).await;
     assert!(matches!(refused, Err(MembershipError::Refused(_))), "{refused:?}");
 
@@ -595,7 +603,7 @@ async fn requests_are_forwarded_and_silence_has_an_end() {
     cluster.stop().await;
 }
 
-/// A leader whose port receives nothing hears its followers all the same, on the connections that it opened itself. But no
+/// A leader whose port receives nothing still gets its followers' answers, on the connections that it opened itself. But no
 /// follower can forward anything to it, so it must not lead on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_whose_port_receives_nothing_gives_way() {
@@ -614,7 +622,7 @@ async fn a_leader_whose_port_receives_nothing_gives_way() {
         let answer = cluster.nodes[&third].forward(new, Bytes::from_static(b"hello"), LONG).await;
         assert_eq!(answer, Ok(Bytes::from(format!("{third} said hello"))), "{state:?}");
         cluster.write(b"after", &[old]).await;
-        cluster.until(|| cluster.nodes[&old].leadership().borrow().office().is_none()).await;
+        cluster.until(|| cluster.nodes[&old].leadership().borrow().leader_term().is_none()).await;
         // When its port works again it follows.
         cluster.switch.set_port(old, Wire::Whole);
         cluster.write(b"and again", &[]).await;

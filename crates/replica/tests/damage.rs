@@ -82,14 +82,14 @@ fn a_node() {
 /// `write FROM UNTIL`: those that were acknowledged are told, one by one. `read`: everything that is known to be there.
 async fn obey(replica: &Replica<Ledger>, order: &str) {
     let words: Vec<&str> = order.split(' ').collect();
-    let office = replica.leadership().borrow().office();
-    match (words[0], office) {
+    let leader_term = replica.leadership().borrow().leader_term();
+    match (words[0], leader_term) {
         (_, None) => println!("{MARK}no leader"),
-        ("write", Some(office)) => {
+        ("write", Some(leader_term)) => {
             for number in words[1].parse::<u64>().unwrap()..words[2].parse().unwrap() {
                 let mut entry = number.to_le_bytes().to_vec();
                 entry.resize(30 + (number % 7) as usize * 40, 1);
-                match propose(replica, office, &entry).await {
+                match propose(replica, leader_term, &entry).await {
                     Ok(_) => println!("{MARK}acknowledged {number}"),
                     Err(_) => break,
                 }

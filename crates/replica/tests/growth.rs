@@ -4,7 +4,7 @@
 mod common;
 
 use common::wires::{Switch, Wire, address};
-use common::{Ledger, entries, office, propose};
+use common::{Ledger, entries, leader_term, propose};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,9 +33,9 @@ impl World {
     /// A single node that has written something, stopped.
     async fn single(&mut self) -> Status {
         let alone = self.start(Config::single(1)).await;
-        let office = office(&alone).await;
+        let leader_term = leader_term(&alone).await;
         for number in 0..20u8 {
-            propose(&alone, office, &[number]).await.expect("a single node acknowledges");
+            propose(&alone, leader_term, &[number]).await.expect("a single node acknowledges");
         }
         let status = alone.status();
         alone.shutdown().await;
@@ -90,9 +90,9 @@ async fn write(nodes: &[&Replica<Ledger>], entry: &[u8]) {
     let written = async {
         loop {
             for node in nodes {
-                let office = node.leadership().borrow().office();
-                if let Some(office) = office {
-                    if propose(node, office, entry).await.is_ok() {
+                let leader_term = node.leadership().borrow().leader_term();
+                if let Some(leader_term) = leader_term {
+                    if propose(node, leader_term, entry).await.is_ok() {
                         return;
                     }
                 }
@@ -108,8 +108,8 @@ async fn one_voter_becomes_three_without_being_two() {
     let mut world = World::default();
     let before = world.single().await;
     let first = world.first().await;
-    let office = office(&first).await;
-    assert!(office.term > before.term);
+    let leader_term = leader_term(&first).await;
+    assert!(leader_term.term > before.term);
     assert_eq!(first.status().cluster, before.cluster, "it is the same cluster");
     assert_eq!(first.status().identity, before.identity);
     assert_eq!(entries(&first).len(), 20, "with everything it knew");
@@ -156,13 +156,13 @@ async fn what_was_interrupted_is_brought_to_its_end() {
     let mut world = World::default();
     world.single().await;
     let first = world.first().await;
-    office(&first).await;
+    leader_term(&first).await;
     let others = world.others().await;
     first.add_learners(newcomers(&others)).await.expect("both learn");
     first.shutdown().await;
 
     let first = world.first().await;
-    office(&first).await;
+    leader_term(&first).await;
     let status = first.status();
     assert_eq!((status.voters, status.learners), (vec![1], vec![2, 3]), "learners stay learners");
     first.add_learners(newcomers(&others)).await.expect("they have caught up");
@@ -178,7 +178,7 @@ async fn what_was_interrupted_is_brought_to_its_end() {
     let nodes = [&first, &others[0], &others[1]];
     until("the change has ended everywhere", || nodes.iter().all(|node| is_grown(node))).await;
     write(&nodes, b"three").await;
-    let lead = nodes.into_iter().find(|node| node.leadership().borrow().office().is_some());
+    let lead = nodes.into_iter().find(|node| node.leadership().borrow().leader_term().is_some());
     lead.expect("somebody has just written").promote(vec![2, 3]).await.expect("asked for again, it is done");
     first.shutdown().await;
     write(&[&others[0], &others[1]], b"without the first").await;
@@ -193,7 +193,7 @@ async fn a_change_that_nobody_waits_for_ends_all_the_same() {
     let mut world = World::default();
     world.single().await;
     let first = world.first().await;
-    office(&first).await;
+    leader_term(&first).await;
     let others = world.others().await;
     first.add_learners(newcomers(&others)).await.expect("both learn");
     for other in [2, 3] {
@@ -215,7 +215,7 @@ async fn a_sole_voter_that_moves_says_where_to() {
     let mut world = World::default();
     world.single().await;
     let first = world.first().await;
-    office(&first).await;
+    leader_term(&first).await;
     let second = world.start(member(2, &[1, 2])).await;
     first.add_learners(newcomers(std::slice::from_ref(&second))).await.expect("it learns");
     first.shutdown().await;
@@ -252,7 +252,7 @@ async fn wrong_combinations_say_what_to_do() {
     // Nothing of that has changed the directory. Once it has an address, others in the flags are only
     // remarked on.
     let first = world.start(Config::member(1, BTreeMap::from([(1, "10.0.0.1:7500".to_owned())]))).await;
-    office(&first).await;
+    leader_term(&first).await;
     first.promote(vec![1]).await.expect("a change of nothing, after the address has been entered");
     first.trigger_snapshot().await.expect("it takes a snapshot");
     until("the snapshot has the address", || first.status().snapshot_index == first.status().applied).await;
@@ -265,7 +265,7 @@ async fn wrong_combinations_say_what_to_do() {
     assert_eq!(first.peer_address(), "10.0.0.1:7500");
     first.shutdown().await;
     let first = world.start(member(1, &[1, 2, 3])).await;
-    office(&first).await;
+    leader_term(&first).await;
     assert_eq!(entries(&first).len(), 20);
     first.shutdown().await;
 }

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Ledger, entries, office, propose, start, try_start};
+use common::{Ledger, entries, leader_term, propose, start, try_start};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,9 +13,9 @@ use tenure_replica::{
 #[tokio::test]
 async fn a_cluster_of_one_founds_itself_and_answers() {
     let replica = start(&SimDisk::new()).await;
-    let office = office(&replica).await;
-    assert_eq!(propose(&replica, office, b"one").await, Ok(1));
-    assert_eq!(propose(&replica, office, b"two").await, Ok(2));
+    let leader_term = leader_term(&replica).await;
+    assert_eq!(propose(&replica, leader_term, b"one").await, Ok(1));
+    assert_eq!(propose(&replica, leader_term, b"two").await, Ok(2));
     replica.read_barrier().await.expect("a cluster of one confirms itself");
     assert_eq!(entries(&replica), [b"one".to_vec(), b"two".to_vec()]);
     let status = replica.status();
@@ -33,13 +33,13 @@ async fn a_restart_keeps_everything_and_leads_in_a_new_term() {
     let mut last_term = 0;
     for round in 0..4u8 {
         let replica = start(&disk).await;
-        let office = office(&replica).await;
-        assert!(office.term > last_term, "term {} after {last_term}", office.term);
-        last_term = office.term;
+        let leader_term = leader_term(&replica).await;
+        assert!(leader_term.term > last_term, "term {} after {last_term}", leader_term.term);
+        last_term = leader_term.term;
         assert_eq!(entries(&replica), written, "round {round}");
         for number in 0..20u8 {
             let entry = vec![round, number];
-            propose(&replica, office, &entry).await.unwrap();
+            propose(&replica, leader_term, &entry).await.unwrap();
             written.push(entry);
         }
         replica.shutdown().await;
@@ -60,11 +60,11 @@ async fn it_runs_without_any_thread_too() {
     let mut written = Vec::new();
     for round in 0..3u8 {
         let replica = try_start(&disk, config.clone()).await.unwrap();
-        let office = office(&replica).await;
+        let leader_term = leader_term(&replica).await;
         assert_eq!(entries(&replica), written, "round {round}");
         for number in 0..50u8 {
             let entry = vec![round, number];
-            propose(&replica, office, &entry).await.unwrap();
+            propose(&replica, leader_term, &entry).await.unwrap();
             written.push(entry);
         }
         assert!(replica.status().snapshot_index.is_some());
@@ -78,7 +78,7 @@ async fn what_was_acknowledged_survives_a_crash_at_any_time() {
     for seed in 0..20 {
         let disk = SimDisk::new();
         let replica = start(&disk).await;
-        let first = office(&replica).await;
+        let first = leader_term(&replica).await;
         for number in 0..30u8 {
             propose(&replica, first, &[number; 100]).await.unwrap();
         }
@@ -90,7 +90,7 @@ async fn what_was_acknowledged_survives_a_crash_at_any_time() {
         replica.shutdown().await;
 
         let again = start(&disk).await;
-        let second = office(&again).await;
+        let second = leader_term(&again).await;
         let found = entries(&again);
         assert!(found.len() >= 30, "seed {seed}: only {} of 30", found.len());
         for (number, entry) in found.iter().enumerate() {
@@ -105,11 +105,11 @@ async fn what_was_acknowledged_survives_a_crash_at_any_time() {
 async fn nothing_is_acknowledged_before_it_is_synced() {
     let disk = SimDisk::new();
     let replica = start(&disk).await;
-    let office = office(&replica).await;
+    let leader_term = leader_term(&replica).await;
     for _ in 0..50 {
         // Both what the log says of itself and what the disk saw.
         let (frames, syncs) = (replica.status().log.frames, disk.syncs());
-        propose(&replica, office, b"entry").await.unwrap();
+        propose(&replica, leader_term, b"entry").await.unwrap();
         assert!(replica.status().log.frames > frames, "an answer came without a frame");
         assert!(disk.syncs() > syncs, "an answer came without a sync");
     }
@@ -120,7 +120,7 @@ async fn nothing_is_acknowledged_before_it_is_synced() {
 async fn while_a_sync_hangs_nothing_is_answered_and_the_rest_shares_the_next_one() {
     let disk = SimDisk::new();
     let replica = start(&disk).await;
-    let office = office(&replica).await;
+    let leader_term = leader_term(&replica).await;
     let gate = Arc::new((AtomicBool::new(true), std::sync::Mutex::new(()), std::sync::Condvar::new()));
     let held = gate.clone();
     disk.on_sync(move || {
@@ -132,7 +132,7 @@ async fn while_a_sync_hangs_nothing_is_answered_and_the_rest_shares_the_next_one
     let before = disk.syncs();
     let mut proposals = Vec::new();
     for number in 0..100u8 {
-        proposals.push(replica.propose(office, vec![number].into()).await.unwrap());
+        proposals.push(replica.propose(leader_term, vec![number].into()).await.unwrap());
     }
     let first = proposals.remove(0);
     assert!(
@@ -157,21 +157,21 @@ async fn while_a_sync_hangs_nothing_is_answered_and_the_rest_shares_the_next_one
 async fn a_failed_sync_ends_the_node() {
     let disk = SimDisk::new();
     let replica = start(&disk).await;
-    let office = office(&replica).await;
-    propose(&replica, office, b"kept").await.unwrap();
+    let leader_term = leader_term(&replica).await;
+    propose(&replica, leader_term, b"kept").await.unwrap();
     disk.fail_syncs_after(Some(0));
-    let outcome = propose(&replica, office, b"lost").await;
+    let outcome = propose(&replica, leader_term, b"lost").await;
     assert!(matches!(outcome, Err(ProposeError::Unknown { .. })), "{outcome:?}");
     let failure = replica.failed().await;
     assert!(failure.0.contains("the log cannot be written"), "{failure}");
     assert_eq!(replica.status().role, Role::Stopped);
     // The disk is well again, and it changes nothing: the log is not to be trusted any more.
     disk.fail_syncs_after(None);
-    assert!(propose(&replica, office, b"no").await.is_err());
+    assert!(propose(&replica, leader_term, b"no").await.is_err());
     replica.shutdown().await;
 
     let again = start(&disk).await;
-    common::office(&again).await;
+    common::leader_term(&again).await;
     assert_eq!(entries(&again)[0], b"kept");
     again.shutdown().await;
 }
@@ -179,8 +179,8 @@ async fn a_failed_sync_ends_the_node() {
 #[tokio::test]
 async fn a_broken_invariant_ends_the_node() {
     let replica = start(&SimDisk::new()).await;
-    let office = office(&replica).await;
-    let outcome = propose(&replica, office, b"break").await;
+    let leader_term = leader_term(&replica).await;
+    let outcome = propose(&replica, leader_term, b"break").await;
     assert!(matches!(outcome, Err(ProposeError::Unknown { .. })), "{outcome:?}");
     let failure = replica.failed().await;
     assert!(failure.0.contains("told to break"), "{failure}");
@@ -194,7 +194,7 @@ async fn snapshots_keep_the_disk_bounded_and_restore_the_machine() {
     config.snapshot.entries_kept = 10;
     let disk = SimDisk::new();
     let replica = try_start(&disk, config.clone()).await.unwrap();
-    let first = office(&replica).await;
+    let first = leader_term(&replica).await;
     for number in 0..4000u32 {
         // 4 MB of log in all; the ledger itself grows slowly.
         let mut entry = number.to_le_bytes().to_vec();
@@ -215,7 +215,7 @@ async fn snapshots_keep_the_disk_bounded_and_restore_the_machine() {
     assert_eq!(snapshots, 1);
 
     let again = try_start(&disk, config).await.unwrap();
-    let second = office(&again).await;
+    let second = leader_term(&again).await;
     assert_eq!(entries(&again), before);
     assert_eq!(propose(&again, second, b"next").await, Ok(before.len() + 1));
     again.shutdown().await;
@@ -226,8 +226,8 @@ async fn snapshots_keep_the_disk_bounded_and_restore_the_machine() {
 async fn a_node_that_has_shut_down_writes_nothing_more() {
     let disk = SimDisk::new();
     let replica = start(&disk).await;
-    let office = office(&replica).await;
-    propose(&replica, office, b"wait").await.unwrap();
+    let leader_term = leader_term(&replica).await;
+    propose(&replica, leader_term, b"wait").await.unwrap();
     replica.trigger_snapshot().await.unwrap();
     let begun = async {
         while !common::SLOW_SNAPSHOT.somebody_waits() {
@@ -246,13 +246,13 @@ async fn a_node_that_has_shut_down_writes_nothing_more() {
 }
 
 #[tokio::test]
-async fn an_office_that_is_over_proposes_nothing() {
+async fn a_term_that_is_over_proposes_nothing() {
     let disk = SimDisk::new();
     let replica = start(&disk).await;
-    let old = office(&replica).await;
+    let old = leader_term(&replica).await;
     replica.shutdown().await;
     let again = start(&disk).await;
-    let new = office(&again).await;
+    let new = leader_term(&again).await;
     let outcome = propose(&again, old, b"stale").await;
     assert!(matches!(outcome, Err(ProposeError::NotProposed { .. })), "{outcome:?}");
     propose(&again, new, b"fresh").await.unwrap();
@@ -273,8 +273,8 @@ async fn a_second_process_is_kept_out() {
 async fn without_proposals_nothing_is_written() {
     let disk = SimDisk::new();
     let replica = start(&disk).await;
-    let office = office(&replica).await;
-    propose(&replica, office, b"one").await.unwrap();
+    let leader_term = leader_term(&replica).await;
+    propose(&replica, leader_term, b"one").await.unwrap();
     let before = replica.status().log.frames;
     tokio::time::sleep(Duration::from_millis(400)).await; // several heartbeats and election timeouts
     assert_eq!(replica.status().log.frames, before);
@@ -289,8 +289,8 @@ async fn the_real_disk_keeps_it_too() {
     for round in 1..=3 {
         let replica =
             Replica::start(Config::single(1), open(), Arc::new(NoNetwork), Ledger::default()).await.unwrap();
-        let office = office(&replica).await;
-        assert_eq!(propose(&replica, office, b"entry").await, Ok(round));
+        let leader_term = leader_term(&replica).await;
+        assert_eq!(propose(&replica, leader_term, b"entry").await, Ok(round));
         let second = Replica::start(Config::single(1), open(), Arc::new(NoNetwork), Ledger::default()).await;
         assert!(matches!(second, Err(StartError::Locked)));
         replica.shutdown().await;
@@ -306,12 +306,12 @@ async fn killed_with_a_snapshot() -> (SimDisk, Config) {
     config.snapshot.entries_kept = 4;
     let disk = SimDisk::new();
     let replica = try_start(&disk, config.clone()).await.unwrap();
-    let office = office(&replica).await;
+    let leader_term = leader_term(&replica).await;
     let first = disk.names().into_iter().find(|name| name.starts_with("log/")).expect("a segment");
     // Until the first segment is removed. The status reports a purge earlier: before it is in the log, and a log that does
     // not know of it has every entry.
     while disk.names().contains(&first) {
-        propose(&replica, office, &[7; 200]).await.unwrap();
+        propose(&replica, leader_term, &[7; 200]).await.unwrap();
     }
     disk.restart();
     replica.shutdown().await;
@@ -327,7 +327,7 @@ async fn refusal(disk: &SimDisk, config: &Config, damage: &str) -> String {
 
 /// Each of these started without complaint, and the next tokens had been issued before.
 #[tokio::test]
-async fn a_node_whose_files_are_gone_is_refused_and_told_what_to_do() {
+async fn a_node_whose_files_are_gone_is_refused_with_advice() {
     let (disk, config) = killed_with_a_snapshot().await;
     let names = disk.names();
     let (logs, snapshots): (Vec<_>, Vec<_>) =

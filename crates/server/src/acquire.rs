@@ -19,7 +19,7 @@ use crate::node::Node;
 
 /// How often it is checked that this node is in touch with its leader, while calls wait here.
 const CONTACT_CHECKED_EVERY: Duration = Duration::from_secs(1);
-/// How many checks in a row must fail before waiting calls are told.
+/// How many checks in a row must fail before waiting calls are answered.
 const CONTACT_LOST_AFTER: u32 = 3;
 /// How often an undo is tried, with a pause between: through an election and a short loss of the quorum.
 const UNDO_TRIES: u32 = 20;
@@ -144,7 +144,7 @@ impl Node {
         let mut contact = self.contact();
         loop {
             // Registered before it is sent: the wait may end before its own answer has come back from the leader.
-            let mut resolved = waits.then(|| self.hub().await_end(key));
+            let mut resolved = waits.then(|| self.event_hub().await_end(key));
             let command = Command::Acquire(Box::new(acquire.clone()));
             let (answer, mut hang_up) = match &undo {
                 None => (self.submit(command).await, None),
@@ -229,7 +229,7 @@ async fn lost(contact: &mut watch::Receiver<bool>) {
 /// Checks, while calls wait on this node, whether it is in touch with its leader: a call that waits on a node that
 /// was cut off would wait for ever, and its caller can ask another node.
 pub(crate) async fn watch_contact(node: Node, contact: Arc<watch::Sender<bool>>) {
-    let mut waiting = node.hub().waiting();
+    let mut waiting = node.event_hub().waiting();
     loop {
         if waiting.wait_for(|waiting| *waiting > 0).await.is_err() {
             return;

@@ -28,8 +28,8 @@ const RENEWALS_MAX: usize = 20_000;
 /// An election takes about this long.
 const LEADER_AFTER: Duration = Duration::from_millis(500);
 
-/// A session as its opener is told of it.
-pub(crate) struct Opened {
+/// A session as its opener sees it.
+pub(crate) struct OpenReply {
     pub session: SessionId,
     pub holder: HolderName,
     pub ttl: Duration,
@@ -96,7 +96,7 @@ fn fences_of(resource: &Resource) -> Vec<FenceView> {
     more.fences.iter().map(view).collect()
 }
 
-/// How a failure is told: what the caller may assume, and when to ask again.
+/// How a failure is reported: what the caller may assume, and when to ask again.
 pub(crate) fn failed(failure: Failure) -> ApiError {
     match failure {
         Failure::NoLeader { .. } => ApiError::no_leader(LEADER_AFTER),
@@ -161,7 +161,7 @@ impl Api {
     }
 
     /// For commands that answer with nothing.
-    pub async fn quiet(&self, command: Command) -> Result<(), ApiError> {
+    pub async fn submit_without_result(&self, command: Command) -> Result<(), ApiError> {
         match self.submit(command).await? {
             Done::Nothing => Ok(()),
             other => used_before(&other),
@@ -170,9 +170,9 @@ impl Api {
 
     // Sessions.
 
-    pub async fn open(&self, command: Command) -> Result<Opened, ApiError> {
+    pub async fn open(&self, command: Command) -> Result<OpenReply, ApiError> {
         match self.submit(command).await? {
-            Done::Opened { session, holder, ttl, number } => Ok(Opened { session, holder, ttl, number }),
+            Done::Opened { session, holder, ttl, number } => Ok(OpenReply { session, holder, ttl, number }),
             other => unexpected(&other),
         }
     }

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tenure_core::{FormatVersion, Limits, OfficeLimits};
-use tenure_replica::{LogOptions, NodeId, SnapshotOptions, Timing};
+use tenure_core::{FormatVersion, Limits, ProposerLimits};
+use tenure_replica::{LogOptions, NodeId, RaftTiming, SnapshotOptions};
 
 /// How one node is to run.
 #[derive(Clone, Debug)]
@@ -28,10 +28,10 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The limits of a new cluster; an old one keeps its own.
     pub limits: Limits,
-    /// How much may wait at the leader's desk, and how much rides in one entry.
-    pub office: OfficeLimits,
+    /// How much may wait in the leader loop, and how much one entry takes.
+    pub proposer: ProposerLimits,
     /// Heartbeats and elections.
-    pub timing: Timing,
+    pub timing: RaftTiming,
     /// The log on disk.
     pub log: LogOptions,
     /// When the log is replaced by a snapshot.
@@ -54,8 +54,8 @@ impl Config {
             connections_max: None,
             data_dir,
             limits: Limits::default(),
-            office: OfficeLimits::default(),
-            timing: Timing::default(),
+            proposer: ProposerLimits::default(),
+            timing: RaftTiming::default(),
             log: LogOptions::default(),
             snapshot: SnapshotOptions::default(),
             auto_upgrade: None,

@@ -1,10 +1,11 @@
 //! Which connections a node keeps, and which one it closes when the table is full.
 //!
-//! [`Table`] decides: it is pure, and `now` is how long the port has been open. A full table makes room by closing the
-//! connection that has been idle longest and keeps no session alive. So a crowd of silent connections cannot keep a
-//! holder out, and the leader's probe vouches for a port that holders can still reach. Connections from the node's own
-//! addresses (its probe, an administrator on the machine) have a reserve on top. [`Carrier`] and [`Mark`] tell the
-//! table what happens on a connection; `listen.rs` carries out what it decides.
+//! [`Table`] decides: it is pure, and `now` is how long the port has been open. A full table makes room by
+//! closing the connection that has been idle longest and keeps no session alive. So a crowd of silent
+//! connections cannot keep a holder out, and the leader's probe vouches for a port that holders can still
+//! reach. Connections from the node's own addresses (its probe, an administrator on the machine) have a
+//! reserve on top. [`Carrier`] and [`RequestGuard`] tell the table what happens on a connection; `listen.rs`
+//! carries out what it decides.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -251,9 +252,9 @@ pub(crate) struct Carrier {
 
 impl Carrier {
     /// A request has begun.
-    pub fn request(&self) -> Mark {
+    pub fn request(&self) -> RequestGuard {
         self.connections.table.lock().request_begun(self.number);
-        Mark { carrier: self.clone(), busy: AtomicBool::new(false), stream: AtomicBool::new(false) }
+        RequestGuard { carrier: self.clone(), busy: AtomicBool::new(false), stream: AtomicBool::new(false) }
     }
 
     /// How long until this connection is closed for being idle, as things stand.
@@ -265,13 +266,13 @@ impl Carrier {
 
 /// One request under way on a connection, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub(crate) struct RequestGuard {
     carrier: Carrier,
     busy: AtomicBool,
     stream: AtomicBool,
 }
 
-impl Mark {
+impl RequestGuard {
     /// Whether cutting this request off would cost somebody something.
     pub fn set_busy(&self, busy: bool) {
         if self.busy.swap(busy, Ordering::AcqRel) != busy {
@@ -295,7 +296,7 @@ impl Mark {
     }
 }
 
-impl Drop for Mark {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         self.set_busy(false);
         let mut table = self.carrier.connections.table.lock();

@@ -48,7 +48,7 @@ impl Failure {
         Failure::Overloaded { retry_after: Duration::from_millis(100) }
     }
 
-    /// The node went down with the request on its desk.
+    /// The node went down with the request under way.
     pub(crate) fn stopped_meanwhile() -> Failure {
         Failure::Unknown { reason: "this node stopped before the answer came".into() }
     }

@@ -140,11 +140,11 @@ struct Load {
     renewals: Vec<Renewal>,
     /// What is left until the oldest of them is too old.
     within: Duration,
-    callers: Callers,
+    callers: WaitingCallers,
 }
 
 /// Who waits for a load's answers, in its order, and for how many.
-struct Callers(Vec<(usize, Replier)>);
+struct WaitingCallers(Vec<(usize, Replier)>);
 
 impl Load {
     /// Packs as much as one message takes for one leader. Whoever waited too long gets an error now, and
@@ -163,7 +163,7 @@ impl Load {
                 to: parcel.to,
                 renewals: Vec::new(),
                 within: left,
-                callers: Callers(Vec::new()),
+                callers: WaitingCallers(Vec::new()),
             });
             if parcel.to != load.to {
                 // The leader changed between two callers; the later one asks again.
@@ -178,7 +178,7 @@ impl Load {
     }
 }
 
-impl Callers {
+impl WaitingCallers {
     /// Gives each caller his part of the answers.
     fn answer(self, outcome: Result<Vec<RenewalAnswer>, Failure>) {
         let expected: usize = self.0.iter().map(|(many, _)| many).sum();
@@ -241,9 +241,9 @@ fn failure(reply: ForwardedReply) -> Failure {
 }
 
 /// Answers what other nodes forward to this one.
-struct Desked(Node);
+struct LocalHandler(Node);
 
-impl ForwardHandler for Desked {
+impl ForwardHandler for LocalHandler {
     fn handle(&self, _from: NodeId, request: Bytes) -> BoxFuture<'static, Bytes> {
         let node = self.0.clone();
         async move {
@@ -282,7 +282,7 @@ async fn answer(node: &Node, version: FormatVersion, request: Forwarded) -> Forw
 
 /// The handler for [`Replica::serve_forwarded`].
 pub fn handler(node: Node) -> Arc<dyn ForwardHandler> {
-    Arc::new(Desked(node))
+    Arc::new(LocalHandler(node))
 }
 
 #[cfg(test)]
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_older_than_the_network_is_told_so_and_not_sent() {
+    fn a_renewal_older_than_the_network_is_answered_and_not_sent() {
         let (old, mut old_answer) = parcel(1, 2, at(0));
         let (young, mut young_answer) = parcel(2, 2, at(700));
         let load = Load::pack([old, young].into_iter(), at(1_000)).expect("the young one goes");

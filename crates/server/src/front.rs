@@ -27,7 +27,7 @@ use tokio::time::Sleep;
 use tower::ServiceExt;
 
 use crate::admin::RESTORE_BYTES_MAX;
-use crate::connections::Mark;
+use crate::connections::RequestGuard;
 use crate::delivery::guarded;
 use crate::http::Refused;
 use crate::listen::{Accept, ListenLimits, Serve, listen};
@@ -220,7 +220,7 @@ impl Front {
         let (method, path) = (request.method().clone(), path.to_owned());
         let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
         // Tests hand requests over without a connection.
-        let mark = request.extensions().get::<Arc<Mark>>().cloned();
+        let mark = request.extensions().get::<Arc<RequestGuard>>().cloned();
         let let_in = api.hosts.check(authority.as_deref(), request.headers());
         let mut response = match let_in.and_then(|()| api.let_in(surface, call, &mut request, mark.as_ref()))
         {
@@ -269,7 +269,7 @@ impl Api {
         surface: Surface,
         call: &'static str,
         request: &mut Request<B>,
-        mark: Option<&Arc<Mark>>,
+        mark: Option<&Arc<RequestGuard>>,
     ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
         if request.headers().len() > FIELDS_MAX {
             return Err(ApiError::new(Code::TooLarge, format!("the head has more than {FIELDS_MAX} fields"))
@@ -304,7 +304,7 @@ impl Api {
         call: &'static str,
         body: B,
         unread: Option<OwnedSemaphorePermit>,
-        mark: Option<Arc<Mark>>,
+        mark: Option<Arc<RequestGuard>>,
     ) -> Metered<B> {
         let renewal = call == "sessions.renew";
         let streams = is_stream(surface, call);
@@ -448,7 +448,7 @@ struct Metered<B> {
 #[derive(Default)]
 struct Unread {
     _turn: Option<OwnedSemaphorePermit>,
-    mark: Option<Arc<Mark>>,
+    mark: Option<Arc<RequestGuard>>,
 }
 
 impl Unread {
@@ -598,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_told_from_its_port() {
+    fn a_host_is_separated_from_its_port() {
         for (authority, name) in
             [("a:1", "a"), ("a", "a"), ("[::1]:7", "::1"), ("[::1]", "::1"), ("a:b", "a:b"), ("", "")]
         {

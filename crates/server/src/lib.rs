@@ -2,7 +2,7 @@
 //!
 //! The server carries: requests into the log, answers out of it, events to those who wait and watch. It
 //! never decides who holds a lease; that is `tenure_core`'s machine, and when time has passed is its
-//! office's. Start reading at [`Node`], then `desk` for how an entry comes about.
+//! proposer's. Start reading at [`Node`], then `leader_loop` for how an entry comes about.
 
 mod acquire;
 mod admin;
@@ -11,19 +11,19 @@ mod config;
 mod connections;
 mod delivery;
 mod descriptors;
-mod desk;
+mod event_hub;
 mod failure;
 mod forward;
 mod front;
 mod grpc;
 mod http;
-mod hub;
+mod idle_detection;
+mod leader_loop;
 mod listen;
 mod members;
 mod metrics;
 mod node;
 mod probe;
-mod quiet;
 mod replicated;
 mod server;
 mod signing;
@@ -34,9 +34,9 @@ mod upgrade;
 mod watching;
 
 pub use config::Config;
-pub use desk::DeskNumbers;
+pub use event_hub::{EventHub, Listener};
 pub use failure::Failure;
-pub use hub::{Hub, Listener};
+pub use leader_loop::LeaderLoopNumbers;
 pub use listen::{Accept, Peer};
 pub use node::{Node, NodeStatus};
 pub use server::{Server, World};

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::connections::{Carrier, Connections, Mark, Place, TableLimits};
+use crate::connections::{Carrier, Connections, Place, RequestGuard, TableLimits};
 use crate::metrics::Traffic;
 
 /// Where connections come from.
@@ -371,7 +371,7 @@ async fn is_second(connection: &mut (impl AsyncRead + Unpin), head: &mut Vec<u8>
 /// An answer's body, with the request that it answers: that is under way until all of this was sent.
 struct UnderWay {
     body: Body,
-    _mark: Arc<Mark>,
+    _mark: Arc<RequestGuard>,
 }
 
 impl http_body::Body for UnderWay {

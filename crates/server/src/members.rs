@@ -38,9 +38,9 @@ impl Node {
                     members.map(|node| node.client_address.clone()).filter(|text| !text.is_empty()).collect();
                 let all_known = addresses.len() == present.len();
                 looks_left = if all_known { ASK_EVERY_LOOKS } else { ASK_AGAIN_AFTER_LOOKS };
-                self.admin().members.send_if_modified(|told| {
-                    let modified = *told != addresses;
-                    *told = addresses;
+                self.admin().members.send_if_modified(|known| {
+                    let modified = *known != addresses;
+                    *known = addresses;
                     modified
                 });
                 known = Some(present);

@@ -94,7 +94,7 @@ impl Traffic {
         UnderWay { traffic: self.clone(), ended: |traffic| &traffic.watchers_ended }
     }
 
-    /// Somebody waits in line, as long as what is returned exists.
+    /// Somebody waits in the queue, as long as what is returned exists.
     pub(crate) fn waiting(self: &std::sync::Arc<Self>) -> UnderWay {
         self.waits.fetch_add(1, Relaxed);
         UnderWay { traffic: self.clone(), ended: |traffic| &traffic.waits_ended }
@@ -236,7 +236,8 @@ fn render_machine(node: &Node, page: &mut Page) {
     page.counter("tenure_register_refusals_total", "Stale guarded writes that the registers refused.")
         .value(totals.register_refusals);
     page.counter("tenure_holder_pauses_total", "Pauses that holders reported.").value(totals.pauses);
-    page.counter("tenure_leader_changes_total", "Leaders that took office.").value(totals.leader_changes);
+    page.counter("tenure_leader_changes_total", "How often a node became leader.")
+        .value(totals.leader_changes);
 }
 
 /// Fences shown one by one. Past it the page says how many it left out: a page of metrics must stay readable.
@@ -279,7 +280,7 @@ fn render_fences(node: &Node, page: &mut Page) {
 }
 
 fn render_tally(node: &Node, page: &mut Page) {
-    let tally = node.hub().tally();
+    let tally = node.event_hub().tally();
     page.counter("tenure_entries_applied_total", "Log entries applied by this node since its start.")
         .value(tally.entries.load(Relaxed));
     page.counter("tenure_commands_applied_total", "Commands applied by this node since its start.")
@@ -326,7 +327,7 @@ fn render_tally(node: &Node, page: &mut Page) {
 
 fn render_replica(node: &Node, page: &mut Page) {
     let status = node.status();
-    let (replica, desk) = (&status.replica, &status.desk);
+    let (replica, leader_loop) = (&status.replica, &status.leader_loop);
     page.gauge("tenure_node", "This node's number.").value(replica.node);
     page.gauge("tenure_leader", "The leader's number; zero while none is known.")
         .value(replica.leader.unwrap_or(0));
@@ -374,28 +375,29 @@ fn render_replica(node: &Node, page: &mut Page) {
         }
     }
     page.gauge("tenure_office_held", "1 while this node counts cluster time.")
-        .value(u8::from(desk.in_office));
-    page.counter("tenure_offices_total", "How often this node took office since its start.")
-        .value(desk.offices);
+        .value(u8::from(leader_loop.is_leading));
+    page.counter("tenure_offices_total", "How often this node became leader since its start.")
+        .value(leader_loop.terms_led);
     let mut waiting = page.gauge("tenure_desk_waiting", "What waits to be sealed into an entry, by line.");
-    waiting.labelled(&[("line", "renewals")], desk.waiting.renewals);
-    waiting.labelled(&[("line", "opens")], desk.waiting.opens);
-    waiting.labelled(&[("line", "commands")], desk.waiting.commands);
+    waiting.labelled(&[("line", "renewals")], leader_loop.waiting.renewals);
+    waiting.labelled(&[("line", "opens")], leader_loop.waiting.opens);
+    waiting.labelled(&[("line", "commands")], leader_loop.waiting.commands);
     page.gauge("tenure_desk_waiting_bytes", "Bytes of the opens and commands that wait there.")
-        .value(desk.waiting.bytes);
-    page.gauge("tenure_entries_in_flight", "Entries proposed and not yet answered.").value(desk.in_flight);
+        .value(leader_loop.waiting.bytes);
+    page.gauge("tenure_entries_in_flight", "Entries proposed and not yet answered.")
+        .value(leader_loop.in_flight);
     page.counter(
         "tenure_time_dropped_seconds_total",
         "Time measured and counted against nobody, because of the cap.",
     )
-    .value(desk.dropped.as_secs_f64());
+    .value(leader_loop.dropped.as_secs_f64());
     page.gauge(
         "tenure_leader_clock_fast_ratio",
         "By how much cluster time runs ahead of this node's clock, as a share; 0 while rho allows it.",
     )
     .value(node.replica().machine().read().leader_fast_ppm() as f64 / 1e6);
     page.counter("tenure_desk_overloaded_total", "Commands turned away because the leader's line was full.")
-        .value(desk.overloaded);
+        .value(leader_loop.overloaded);
 }
 
 /// Text in the Prometheus exposition format.

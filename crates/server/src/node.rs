@@ -16,10 +16,10 @@ use tokio::sync::{oneshot, watch};
 
 use crate::acquire::{HangUps, watch_contact};
 use crate::admin::Admin;
-use crate::desk::{DeskNumbers, Mail, Reply, Trays};
+use crate::event_hub::EventHub;
 use crate::failure::Failure;
 use crate::forward::{self, Forwarder};
-use crate::hub::Hub;
+use crate::leader_loop::{LeaderLoopNumbers, LeaderRequest, Reply, RequestQueues};
 use crate::replicated::Replicated;
 use crate::signing::Signer;
 
@@ -29,10 +29,10 @@ pub struct Node(Arc<Inner>);
 
 struct Inner {
     replica: Replica<Replicated>,
-    trays: Trays,
-    hub: Arc<Hub>,
+    queues: RequestQueues,
+    event_hub: Arc<EventHub>,
     entropy: Entropy,
-    numbers: Arc<Mutex<DeskNumbers>>,
+    numbers: Arc<Mutex<LeaderLoopNumbers>>,
     forwarder: Forwarder,
     admin: Admin,
     signer: Signer,
@@ -61,17 +61,17 @@ const CATCH_UP_WITHIN: Duration = Duration::from_secs(2);
 pub struct NodeStatus {
     /// The replica: role, term, log.
     pub replica: Status,
-    /// The leader's desk: queues and counted time.
-    pub desk: DeskNumbers,
+    /// The leader loop: queues and counted time.
+    pub leader_loop: LeaderLoopNumbers,
 }
 
 impl Node {
     pub(crate) fn new(
         forwarder: Forwarder,
-        trays: Trays,
-        hub: Arc<Hub>,
+        queues: RequestQueues,
+        event_hub: Arc<EventHub>,
         entropy: Entropy,
-        numbers: Arc<Mutex<DeskNumbers>>,
+        numbers: Arc<Mutex<LeaderLoopNumbers>>,
         signer: Signer,
         client_address: String,
     ) -> Node {
@@ -79,8 +79,8 @@ impl Node {
         let contact = Arc::new(watch::Sender::new(true));
         let node = Node(Arc::new(Inner {
             replica: forwarder.replica().clone(),
-            trays,
-            hub,
+            queues,
+            event_hub,
             entropy,
             numbers,
             forwarder,
@@ -105,7 +105,7 @@ impl Node {
         }
     }
 
-    /// Puts an encoded command through this node's own desk.
+    /// Puts an encoded command through this node's own leader loop.
     pub(crate) async fn submit_here(
         &self,
         version: FormatVersion,
@@ -154,7 +154,7 @@ impl Node {
     ) -> Result<Answer, Failure> {
         let (reply, answer) = oneshot::channel();
         let reply = Box::new(|answer| drop(reply.send(answer)));
-        self.0.trays.put(command_mail(version, encoded, command, reply));
+        self.0.queues.put(command_mail(version, encoded, command, reply));
         answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
     }
 
@@ -166,7 +166,7 @@ impl Node {
             Err(failure) => return reply(Err(failure)),
         };
         match self.leader() {
-            Route::Here => self.0.trays.put(command_mail(version, encoded, command, reply)),
+            Route::Here => self.0.queues.put(command_mail(version, encoded, command, reply)),
             Route::To(leader) => {
                 let forwarder = self.0.forwarder.clone();
                 tokio::spawn(async move { reply(forwarder.command(leader, version, encoded).await) });
@@ -187,13 +187,13 @@ impl Node {
             self.ready().await?;
             known = self.known(&ids);
         }
-        let mail: Vec<Renewal> = renewals
+        let request: Vec<Renewal> = renewals
             .iter()
             .zip(&known)
             .filter(|(_, known)| **known)
             .map(|((id, number), _)| Renewal { session: id.number, number: *number })
             .collect();
-        let answers = if mail.is_empty() { Vec::new() } else { self.renew_checked(mail).await? };
+        let answers = if request.is_empty() { Vec::new() } else { self.renew_checked(request).await? };
         let mut answers = answers.into_iter();
         let mut next = || answers.next().expect("one answer per renewal");
         Ok(known
@@ -211,10 +211,12 @@ impl Node {
         }
     }
 
-    /// Puts renewals through this node's own desk.
+    /// Puts renewals through this node's own leader loop.
     pub(crate) async fn renew_here(&self, renewals: Vec<Renewal>) -> Result<Vec<RenewalAnswer>, Failure> {
         let (reply, answer) = oneshot::channel();
-        self.0.trays.put(Mail::Renewals { renewals, reply: Box::new(|answer| drop(reply.send(answer))) });
+        self.0
+            .queues
+            .put(LeaderRequest::Renewals { renewals, reply: Box::new(|answer| drop(reply.send(answer))) });
         answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
     }
 
@@ -251,9 +253,9 @@ impl Node {
         look(self.0.replica.machine().read().machine())
     }
 
-    /// Who hears what on this node.
-    pub fn hub(&self) -> &Arc<Hub> {
-        &self.0.hub
+    /// Who is notified of what on this node.
+    pub fn event_hub(&self) -> &Arc<EventHub> {
+        &self.0.event_hub
     }
 
     /// The secret half of a new session's id.
@@ -278,7 +280,7 @@ impl Node {
 
     /// What this node shows of itself.
     pub fn status(&self) -> NodeStatus {
-        NodeStatus { replica: self.0.replica.status(), desk: *self.0.numbers.lock() }
+        NodeStatus { replica: self.0.replica.status(), leader_loop: *self.0.numbers.lock() }
     }
 
     /// Waits until this node shows everything that was acknowledged anywhere before this call: a leader is
@@ -289,7 +291,7 @@ impl Node {
             Route::To(leader) => self.0.forwarder.read_index(leader).await?,
             Route::Nowhere => return Err(Failure::NoLeader { leader: None }),
         };
-        let mut applied = self.0.hub.entries();
+        let mut applied = self.0.event_hub.entries();
         let caught_up = applied.wait_for(|applied| *applied >= entries);
         match tokio::time::timeout(CATCH_UP_WITHIN, caught_up).await {
             Ok(Ok(_)) => Ok(()),
@@ -300,7 +302,7 @@ impl Node {
 
     /// A probe of the leader has come in through the client port, if this is the number of one under way.
     pub fn probe_arrived(&self, number: u128) -> bool {
-        self.0.trays.probe_arrived(number)
+        self.0.queues.probe_arrived(number)
     }
 
     /// Where clients reach this node, as they are told.
@@ -325,12 +327,17 @@ impl Node {
     }
 }
 
-fn command_mail(version: FormatVersion, encoded: Vec<u8>, command: &Command, reply: Reply<Answer>) -> Mail {
+fn command_mail(
+    version: FormatVersion,
+    encoded: Vec<u8>,
+    command: &Command,
+    reply: Reply<Answer>,
+) -> LeaderRequest {
     let raises = matches!(command, Command::Upgrade { .. });
-    Mail::Command { encoded, version, raises, opens: opens(command), reply }
+    LeaderRequest::Command { encoded, version, raises, opens: opens(command), reply }
 }
 
-/// Whether a command opens a session, and so stands in the line ahead of everything else.
+/// Whether a command opens a session, and so waits in the queue ahead of everything else.
 fn opens(command: &Command) -> bool {
     match command {
         Command::Open(_) => true,

@@ -1,5 +1,5 @@
-//! The leader's probe of its own ears: a request to itself through the client port's own path (accept,
-//! decode, desk). A server that cannot hear renewals must not count time against them.
+//! The leader's probe of its own client port: a request to itself through that port's own path (accept,
+//! decode, leader loop). A server that cannot receive renewals must not count time against them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,7 +45,7 @@ impl Prober {
         found.map(|at| under_way.swap_remove(at)).is_some()
     }
 
-    /// Sends one probe; that it has returned is heard at the desk, not here.
+    /// Sends one probe; its return is noted in the leader loop, not here.
     pub fn send(&self, number: u128) {
         let Ok(place) = self.places.clone().try_acquire_owned() else { return };
         self.under_way.lock().push(number);

@@ -1,4 +1,4 @@
-//! The lease machine as the replica sees it: bytes in, answers out, events to the hub.
+//! The lease machine as the replica sees it: bytes in, answers out, events to the event hub.
 //!
 //! This is the only place where the machine is changed. It runs on every node, leader or not, so every
 //! node can tell its own watchers and waiters what has happened.
@@ -11,7 +11,7 @@ use tenure_core::state::State;
 use tenure_core::{Applied, FormatVersion, LeaderPace, Machine, MachineTime};
 use tenure_replica::{Agreed, StateMachine};
 
-use crate::hub::Hub;
+use crate::event_hub::EventHub;
 
 /// The rho that holders count with unless they are told otherwise: the bound on the difference of two clocks' rates.
 const RHO_PPM: u32 = 500;
@@ -19,7 +19,7 @@ const RHO_PPM: u32 = 500;
 /// The machine and where its events go.
 pub struct Replicated {
     machine: Machine,
-    hub: Arc<Hub>,
+    event_hub: Arc<EventHub>,
     clock: Arc<dyn Clock>,
     pace: LeaderPace,
     agreed: Agreed,
@@ -43,8 +43,13 @@ pub enum Capture {
 }
 
 impl Replicated {
-    pub fn new(hub: Arc<Hub>, clock: Arc<dyn Clock>, agreed: Agreed, newest: FormatVersion) -> Self {
-        Self { machine: Machine::default(), hub, clock, pace: LeaderPace::new(RHO_PPM), agreed, newest }
+    pub fn new(
+        event_hub: Arc<EventHub>,
+        clock: Arc<dyn Clock>,
+        agreed: Agreed,
+        newest: FormatVersion,
+    ) -> Self {
+        Self { machine: Machine::default(), event_hub, clock, pace: LeaderPace::new(RHO_PPM), agreed, newest }
     }
 
     /// By how much cluster time runs ahead of this node's clock, in parts per million, if by more than rho allows.
@@ -67,7 +72,7 @@ impl Replicated {
         &self.machine
     }
 
-    /// What the office must know of the machine's time.
+    /// What the proposer must know of the machine's time.
     pub fn time(&self) -> MachineTime {
         MachineTime {
             time: self.machine.time(),
@@ -78,7 +83,7 @@ impl Replicated {
 }
 
 impl StateMachine for Replicated {
-    type Answer = AppliedEntry;
+    type Response = AppliedEntry;
     type Capture = Capture;
 
     fn apply(&mut self, _index: u64, _term: u64, entry: &[u8]) -> AppliedEntry {
@@ -90,7 +95,7 @@ impl StateMachine for Replicated {
         let format = self.machine.format();
         self.agreed.set(format.get().into());
         self.follow_pace();
-        self.hub.publish(&applied, &self.machine);
+        self.event_hub.publish(&applied, &self.machine);
         AppliedEntry { applied, time: self.time(), format }
     }
 
@@ -128,7 +133,7 @@ impl StateMachine for Replicated {
         let old = std::mem::replace(&mut self.machine, machine);
         // Freeing a million sessions takes most of a second, in which nothing would be applied.
         std::thread::spawn(move || drop(old));
-        self.hub.reset(&self.machine);
+        self.event_hub.reset(&self.machine);
         self.pace.reset();
     }
 }
@@ -144,8 +149,12 @@ mod tests {
     #[test]
     fn a_leader_with_a_fast_clock_is_noticed_and_a_snapshot_is_not() {
         let clock = ManualClock::new();
-        let mut replicated =
-            Replicated::new(Hub::new(), Arc::new(clock.clone()), Agreed::default(), FormatVersion::NEWEST);
+        let mut replicated = Replicated::new(
+            EventHub::new(),
+            Arc::new(clock.clone()),
+            Agreed::default(),
+            FormatVersion::NEWEST,
+        );
         let apply = |replicated: &mut Replicated, ahead: Duration| {
             clock.advance(Duration::from_secs(1));
             let at = replicated.machine().time().plus(Duration::from_secs(1) + ahead);

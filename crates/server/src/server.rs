@@ -10,8 +10,8 @@ use futures_util::future::BoxFuture;
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{FormatVersion, Moment, Settings};
 use tenure_replica::{
-    Agreed, Disk, Entropy, Execution, Network, RealDisk, Replica, StartError, Stopwatch, TcpNetwork, Timing,
-    Versions,
+    Agreed, Disk, Entropy, Execution, Network, RaftTiming, RealDisk, Replica, StartError, Stopwatch,
+    TcpNetwork, Versions,
 };
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -19,10 +19,10 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::descriptors;
-use crate::desk::desk;
+use crate::event_hub::EventHub;
 use crate::forward::Forwarder;
 use crate::front::{Front, FrontLimits};
-use crate::hub::Hub;
+use crate::leader_loop::leader_loop;
 use crate::listen::{Accept, CONNECTIONS_MAX, bind};
 use crate::node::Node;
 use crate::probe::Prober;
@@ -34,7 +34,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// Heartbeats of a node that has nobody to send them to. It elects itself at its start without waiting, so slow
 /// ones cost nothing, and quick ones would only wake an idle node up.
-const ALONE: Timing = Timing {
+const ALONE: RaftTiming = RaftTiming {
     heartbeat: Duration::from_millis(500),
     election_min: Duration::from_millis(1_500),
     election_max: Duration::from_millis(3_000),
@@ -77,7 +77,7 @@ pub struct Server {
     address: SocketAddr,
     stop: watch::Sender<bool>,
     front: JoinHandle<()>,
-    desk: JoinHandle<()>,
+    leader_loop: JoinHandle<()>,
     members: JoinHandle<()>,
     upgrade: Option<JoinHandle<()>>,
 }
@@ -122,7 +122,7 @@ impl Server {
         address: SocketAddr,
         connections_max: impl FnOnce(bool) -> usize,
     ) -> Result<Server, StartError> {
-        let hub = Hub::new();
+        let event_hub = EventHub::new();
         let agreed = Agreed::default();
         let versions = Versions {
             oldest: FormatVersion::OLDEST.get().into(),
@@ -149,24 +149,24 @@ impl Server {
             },
             world.disk.clone(),
             world.network.clone(),
-            Replicated::new(hub.clone(), world.clock.clone(), agreed.clone(), config.format_newest),
+            Replicated::new(event_hub.clone(), world.clock.clone(), agreed.clone(), config.format_newest),
         )
         .await?;
         let connections_max = connections_max(!replica.is_alone());
         let prober = Prober::new(world.network, probe_address(address).to_string(), world.entropy.clone());
-        let (desk, trays, numbers) = desk(
+        let (leader_loop, queues, numbers) = leader_loop(
             replica.clone(),
             world.clock.clone(),
             prober,
-            config.office.clone(),
+            config.proposer.clone(),
             world.execution,
             founding,
         );
         let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
         let signer = Signer::new(config.node, world.disk, world.entropy.clone(), world.execution);
         let forwarder = Forwarder::new(replica, world.clock.clone(), agreed);
-        let node = Node::new(forwarder, trays, hub, world.entropy, numbers, signer, client_address);
-        let desk = tokio::spawn(desk.work());
+        let node = Node::new(forwarder, queues, event_hub, world.entropy, numbers, signer, client_address);
+        let leader_loop = tokio::spawn(leader_loop.work());
         let members = tokio::spawn(node.clone().keep_members());
         let upgrade = config
             .auto_upgrade
@@ -182,7 +182,7 @@ impl Server {
         );
         let front = tokio::spawn(front.serve(accept, connections_max, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
-        Ok(Server { node, address, stop, front, desk, members, upgrade })
+        Ok(Server { node, address, stop, front, leader_loop, members, upgrade })
     }
 
     /// The node.
@@ -203,13 +203,13 @@ impl Server {
     /// Serves until told to stop, then drains; or fails with the node, loudly.
     pub async fn run_until(
         self,
-        told_to_stop: impl Future<Output = ()>,
-    ) -> Result<(), tenure_replica::Failure> {
+        stop_requested: impl Future<Output = ()>,
+    ) -> Result<(), tenure_replica::FatalError> {
         let replica = self.node.replica().clone();
         tokio::select! {
             biased;
             failure = replica.failed().boxed() => return Err(failure),
-            () = told_to_stop => {}
+            () = stop_requested => {}
         }
         info!("stopping: no new connections, requests under way may end");
         self.stop().await;
@@ -223,15 +223,15 @@ impl Server {
 
     async fn drain_and_stop(self) {
         let replica = self.node.replica().clone();
-        if replica.leadership().borrow().office().is_some() && replica.status().voters.len() > 1 {
-            // Handing leadership on first costs the cluster milliseconds; dying in office costs an election.
+        if replica.leadership().borrow().leader_term().is_some() && replica.status().voters.len() > 1 {
+            // Handing leadership on first costs the cluster milliseconds; dying as leader costs an election.
             if let Err(error) = replica.transfer_leadership(None).await {
                 warn!(%error, "could not hand leadership on");
             }
         }
         self.stop.send_replace(true);
         let _ = self.front.await;
-        self.desk.abort();
+        self.leader_loop.abort();
         self.members.abort();
         if let Some(upgrade) = self.upgrade {
             upgrade.abort();

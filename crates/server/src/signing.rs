@@ -29,7 +29,7 @@ const SEED_BYTES: usize = 32;
 /// How long whoever asks for the keys waits for those that are not published yet.
 const KEYS_WITHIN: Duration = Duration::from_secs(1);
 
-/// The keeper of this node's key.
+/// Keeps this node's key.
 pub(crate) struct Signer {
     node: NodeId,
     disk: Arc<dyn Disk>,
@@ -90,7 +90,7 @@ fn read(disk: &dyn Disk) -> io::Result<[u8; SEED_BYTES]> {
     Ok(seed)
 }
 
-/// Draws a key and makes it durable before anybody hears of it.
+/// Draws a key and makes it durable before anybody sees it.
 fn draw(disk: &dyn Disk, entropy: &Entropy) -> io::Result<[u8; SEED_BYTES]> {
     let mut seed = [0; SEED_BYTES];
     seed[..16].copy_from_slice(&entropy.draw().to_be_bytes());
@@ -207,7 +207,7 @@ impl Api {
             Some(node) => self.node.ask_for_key(node, &kid).await,
             None => {}
         }
-        self.quiet(Command::WithdrawKey { kid }).await
+        self.submit_without_result(Command::WithdrawKey { kid }).await
     }
 }
 

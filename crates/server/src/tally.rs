@@ -69,7 +69,8 @@ const LONG: &[Duration] = &[
     ms(86_400_000),
 ];
 
-/// How many adapters are told apart; fences are named by whoever uses them, and a metric must not grow with that.
+/// How many adapters are distinguished; fences are named by whoever uses them, and a metric must not grow
+/// with that.
 const ADAPTERS_MAX: usize = 32;
 /// What all others are counted as.
 const ADAPTER_OTHER: &str = "other";
@@ -89,7 +90,7 @@ pub struct Tally {
     pub batch_largest: AtomicU64,
     /// How late leases ended, in cluster time.
     pub late: Durations,
-    /// How long acquires that were granted had stood in line.
+    /// How long acquires that were granted had waited in the queue.
     pub waited: Durations,
     /// How long leases were held.
     pub held: Durations,
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adapters_are_told_apart_up_to_a_limit() {
+    fn adapters_are_distinguished_up_to_a_limit() {
         let tally = Tally::default();
         for (fence, count) in [("pg:orders", 2), ("pg:ledger", 3), ("s3:bucket/key", 1), ("nameless", 5)] {
             tally.refused(&fence.parse().unwrap(), count);
@@ -186,9 +187,9 @@ mod tests {
         for number in 0..2 * ADAPTERS_MAX {
             tally.refused(&format!("made-up-{number}:x").parse().unwrap(), 1);
         }
-        let told = tally.refused_by_adapter();
-        assert_eq!((told["pg"], told["s3"]), (5, 1));
-        assert_eq!(told.len(), ADAPTERS_MAX);
-        assert_eq!(told.values().sum::<u64>(), 11 + 2 * ADAPTERS_MAX as u64, "none is lost: {told:?}");
+        let counts = tally.refused_by_adapter();
+        assert_eq!((counts["pg"], counts["s3"]), (5, 1));
+        assert_eq!(counts.len(), ADAPTERS_MAX);
+        assert_eq!(counts.values().sum::<u64>(), 11 + 2 * ADAPTERS_MAX as u64, "none is lost: {counts:?}");
     }
 }

@@ -26,8 +26,8 @@ pub(crate) fn possible(agreed: FormatVersion, members: &[proto::NodeStatus]) -> 
 }
 
 impl Node {
-    /// Raises the agreed version here, on the leader. Proposed in the term in which everybody was heard: a leader that
-    /// was replaced meanwhile proposes nothing.
+    /// Raises the agreed version here, on the leader. Proposed in the term in which everybody was received: a
+    /// leader that was replaced meanwhile proposes nothing.
     pub(crate) async fn upgrade_here(&self) -> Result<proto::UpgradeResponse, ApiError> {
         let from = self.read(|machine| machine.format()).await.map_err(failed)?;
         let everybody = self.everybody().await;

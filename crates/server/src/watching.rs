@@ -1,6 +1,6 @@
 //! One watcher's place in the event log of the machine.
 //!
-//! A watcher pulls: it hears that the revision rose and reads the machine's own bounded log of events at its
+//! A watcher pulls: it is notified that the revision rose and reads the machine's own bounded log of events at its
 //! own pace. There is no queue per watcher, so a slow one costs nothing, and one that falls too far behind is
 //! told where to begin again. A revision is delivered whole or not at all.
 
@@ -23,7 +23,7 @@ const TAKE_BYTES_MAX: usize = 256 << 10;
 pub(crate) struct Watching {
     api: Arc<Api>,
     prefix: String,
-    /// Everything up to here has been told, or does not concern this watcher.
+    /// Everything up to here has been sent, or does not concern this watcher.
     after: Revision,
     revisions: watch::Receiver<Revision>,
     _turn: OwnedSemaphorePermit,
@@ -42,7 +42,7 @@ impl Watching {
     /// one, counted from everything that was acknowledged before this call.
     pub async fn begin(api: &Arc<Api>, prefix: String, from: Option<u64>) -> Result<Watching, ApiError> {
         let turn = api.watch_turn()?;
-        let revisions = api.node.hub().revision();
+        let revisions = api.node.event_hub().revision();
         let present = api.node.read(|machine| machine.revision()).await.map_err(failed)?;
         let after = match from {
             None => present,
@@ -65,8 +65,8 @@ impl Watching {
         Ok(watching)
     }
 
-    /// Everything up to this revision has been told.
-    pub fn told(&self) -> Revision {
+    /// Everything up to this revision has been sent.
+    pub fn sent_up_to(&self) -> Revision {
         self.after
     }
 
@@ -197,6 +197,6 @@ fn concerns(kind: &EventKind, prefix: &str) -> bool {
         | EventKind::Closed { .. }
         | EventKind::Lapsed { .. }
         | EventKind::Paused { .. }
-        | EventKind::TookOffice { .. } => false,
+        | EventKind::BecameLeader { .. } => false,
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tenure_core::{FormatVersion, Limits, OfficeLimits};
-use tenure_replica::{Entropy, Execution, LogOptions, NodeId, SimDisk, SnapshotOptions, Timing, Wreck};
+use tenure_core::{FormatVersion, Limits, ProposerLimits};
+use tenure_replica::{Entropy, Execution, LogOptions, NodeId, RaftTiming, SimDisk, SnapshotOptions, Wreck};
 use tenure_server::{Config, Node, Server, World};
 
 use crate::dice::Dice;
@@ -66,8 +66,8 @@ impl Member {
             connections_max: None,
             data_dir: "simulated".into(),
             limits: Limits::default(),
-            office: OfficeLimits::default(),
-            timing: Timing::default(),
+            proposer: ProposerLimits::default(),
+            timing: RaftTiming::default(),
             // Small, so that segments end and are removed all the time.
             log: LogOptions { segment_bytes: 32 << 10, frame_bytes_max: 8 << 10, cache_bytes: 16 << 10 },
             snapshot,

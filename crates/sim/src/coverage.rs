@@ -53,7 +53,7 @@ coverage! {
     grants: "grants",
     /// Sessions that ended for want of a renewal.
     expiries: "sessions expired",
-    /// Leaders that took office after the first.
+    /// How often a node became leader after the first.
     failovers: "leader changes",
     /// Permits taken.
     permits: "permits",
@@ -91,7 +91,7 @@ coverage! {
     client_kills: "clients killed",
     /// Nodes split from each other, both ways.
     cuts: "partitions",
-    /// Two nodes that do not hear each other, and both hear the rest.
+    /// Two nodes that cannot reach each other, and both reach the rest.
     bridges: "bridges",
     /// Clients cut off from some or all nodes.
     client_cuts: "clients cut off",

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tenure_checker::{Answer, Call, Failure, Final, Outcome as Came, Violation, judge};
+use tenure_checker::{Call, Final, Outcome as Came, ProcessFailure, Response, Violation, judge};
 use tenure_core::{FormatVersion, RegisterKey};
 
 use crate::net::Tick;
@@ -35,7 +35,7 @@ impl Run {
             let why = format!(
                 "{CALM_MAX} ms after all faults were over clients {late:?} were not served, or nodes not level"
             );
-            let failure = Failure { node: None, at: now * 1_000, why, excused: false };
+            let failure = ProcessFailure { node: None, at: now * 1_000, why, excused: false };
             self.record.history(|history| history.failures.push(failure));
         }
         self.write_finals();
@@ -123,7 +123,7 @@ fn see_through(history: &mut tenure_checker::History) {
     for death in &mut history.deaths {
         let granted =
             history.operations.iter().filter_map(|operation| match (&operation.call, &operation.outcome) {
-                (Call::Acquire { resource }, Came::Answered(Answer::Granted(token)))
+                (Call::Acquire { resource }, Came::Answered(Response::Granted(token)))
                     if *resource == death.resource && *token > death.token =>
                 {
                     Some(operation.ended)
@@ -131,7 +131,7 @@ fn see_through(history: &mut tenure_checker::History) {
                 _ => None,
             });
         let seen = history.sightings.iter().filter(|sighting| {
-            // A node that has not even heard of the grant shows nothing of its end.
+            // A node that has not even received the grant shows nothing of its end.
             sighting.at > death.at
                 && sighting.resource == death.resource
                 && sighting.last_token >= death.token

@@ -141,7 +141,7 @@ impl Nemesis {
         let alone = self.victim(run);
         let bridge = self.dice.chance(25);
         let here: Vec<u64> = if bridge {
-            // Two do not hear each other, and both hear the rest.
+            // Two cannot reach each other, and both reach the rest.
             vec![alone]
         } else {
             nodes.iter().copied().filter(|node| *node == alone || self.dice.chance(25)).collect()
@@ -170,7 +170,7 @@ impl Nemesis {
         }
     }
 
-    /// One node hears another, which does not hear it.
+    /// One node receives from another, which does not receive from it.
     fn one_way(&mut self, now: Tick, until: Tick, run: &mut Run) {
         let (from, to) = (self.victim(run), self.victim(run));
         if from != to {
@@ -180,7 +180,7 @@ impl Nemesis {
         }
     }
 
-    /// A client hears nothing of some or all nodes, and they nothing of it, or all the same.
+    /// A client receives nothing from some or all nodes, and they nothing of it, or all the same.
     fn cut_client(&mut self, now: Tick, until: Tick, run: &mut Run) {
         let client = self.client(run);
         let all = self.dice.chance(40);

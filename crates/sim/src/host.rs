@@ -170,7 +170,7 @@ fn listen_to_panics() {
         std::panic::set_hook(Box::new(move |panic| {
             PANICS.with_borrow_mut(|panics| panics.push(panic.to_string()));
             // The simulator tells it with the seed; tests of other things still see it.
-            if std::thread::current().name() != Some(QUIET_THREAD) {
+            if std::thread::current().name() != Some(SIMULATION_THREAD) {
                 before(panic);
             }
         }));
@@ -178,4 +178,4 @@ fn listen_to_panics() {
 }
 
 /// Threads of this name keep their panics to themselves.
-pub const QUIET_THREAD: &str = "simulation";
+pub const SIMULATION_THREAD: &str = "simulation";

@@ -24,5 +24,5 @@ mod upgrade;
 mod workload;
 
 pub use coverage::Coverage;
-pub use host::{QUIET_THREAD, SEEDED};
+pub use host::{SEEDED, SIMULATION_THREAD};
 pub use run::{Outcome, run_seed, run_upgrade, run_with_packets};

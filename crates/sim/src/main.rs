@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tenure_sim::{Coverage, Outcome, QUIET_THREAD, SEEDED, run_seed, run_upgrade, run_with_packets};
+use tenure_sim::{Coverage, Outcome, SEEDED, SIMULATION_THREAD, run_seed, run_upgrade, run_with_packets};
 
 const USAGE: &str = "\
 Runs whole clusters in simulation, one per seed, and judges what their clients saw.
@@ -133,7 +133,7 @@ fn run(wanted: &Wanted) -> ExitCode {
     };
     std::thread::scope(|scope| {
         for _ in 0..wanted.threads {
-            let named = std::thread::Builder::new().name(QUIET_THREAD.to_owned());
+            let named = std::thread::Builder::new().name(SIMULATION_THREAD.to_owned());
             named.spawn_scoped(scope, work).expect("a thread can be started");
         }
     });

@@ -26,7 +26,7 @@ mod port;
 
 pub use port::{Port, SimStream};
 
-use echo::Heard;
+use echo::Recording;
 
 /// Milliseconds since the simulation began.
 pub type Tick = u64;
@@ -105,7 +105,7 @@ struct Pipe {
     reader: Option<Waker>,
     writer: Option<Waker>,
     /// What was said along it, if it may be said again.
-    heard: Option<Heard>,
+    recording: Option<Recording>,
 }
 
 enum Packet {
@@ -132,7 +132,7 @@ struct Calling {
 enum What {
     /// The front of a pipe arrives.
     Arrive(usize),
-    /// The writer of a pipe hears that nobody reads.
+    /// The writer of a pipe is notified that nobody reads.
     Abort(usize),
     /// A connection request leaves for the n-th time.
     SynLeaves(usize, u32),
@@ -205,7 +205,7 @@ impl Net {
         }
     }
 
-    /// The power goes. Nobody is told.
+    /// The power goes. Nobody is notified.
     pub fn power_off(&self, host: HostId) {
         self.inside().machines.entry(host).or_default().up = false;
     }
@@ -356,8 +356,8 @@ impl Inside {
             self.land(index, packet, &mut over);
             return over;
         }
-        if let (Some(heard), Packet::Data(bytes)) = (&mut self.pipes[index].heard, &packet) {
-            heard.hear(bytes);
+        if let (Some(recording), Packet::Data(bytes)) = (&mut self.pipes[index].recording, &packet) {
+            recording.receive(bytes);
         }
         let at = self.arrival(from.0, to.0);
         let pipe = &mut self.pipes[index];
@@ -449,7 +449,7 @@ impl Inside {
                     Some(at) if self.alive(at) => {
                         let (ours, theirs) = self.make(net, from, at);
                         if self.keeps {
-                            self.pipes[ours.out].heard = Some(Heard::new(address.clone()));
+                            self.pipes[ours.out].recording = Some(Recording::new(address.clone()));
                         }
                         let listening = self.listening.get_mut(&address).expect("it was just found");
                         listening.arrived.push_back((theirs, ip(from.0)));
@@ -508,7 +508,7 @@ impl Pipe {
             closed: false,
             reader: None,
             writer: None,
-            heard: None,
+            recording: None,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tenure_checker::{Answer, Call, History, Operation, Outcome};
+use tenure_checker::{Call, History, Operation, Outcome, Response};
 
 use crate::coverage::Coverage;
 use crate::host::ProcessClock;
@@ -94,7 +94,7 @@ pub struct Invoked {
 
 impl Invoked {
     /// It was answered.
-    pub fn answered(self, answer: Answer) {
+    pub fn answered(self, answer: Response) {
         self.ended(Outcome::Answered(answer));
     }
 

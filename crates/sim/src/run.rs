@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use tenure_checker::{Death, Failure, Sighting, Violation};
+use tenure_checker::{Death, ProcessFailure, Sighting, Violation};
 use tenure_client::testing::seed_chance;
 use tenure_client::{Endpoints, Transport};
 use tenure_core::{FormatVersion, ResourceName};
@@ -32,7 +32,7 @@ use crate::workload::{Holds, Nap, Person, RESOURCES};
 const CLIENTS_FROM: HostId = 100;
 /// The machine of whoever operates the cluster.
 pub const OPERATOR: HostId = 99;
-/// How far everybody runs before anybody hears of what the others did: a packet takes at least so long.
+/// How far everybody runs before anybody is notified of what the others did: a packet takes at least so long.
 const STEP: Tick = 2;
 /// How long the cluster has to form before anything goes wrong.
 const FORM: Tick = 2_500;
@@ -44,9 +44,10 @@ const LOOK_EVERY: Tick = 100;
 const K_MAX: Duration = Duration::from_secs(1);
 /// See [`Run::overshoot`].
 const SETTLING: Duration = Duration::from_millis(700);
-/// How long the auditor waits for a resource beyond the longest TTL: until a leader is found (connections that fell silent are tried
-/// again after up to 1.2 s, an election takes 0.6 s, a split vote another), and until those in line before it, who
-/// live and have heard that all is over, have put it down. The dead before it, however many, end side by side.
+/// How long the auditor waits for a resource beyond the longest TTL: until a leader is found (connections
+/// that fell silent are tried again after up to 1.2 s, an election takes 0.6 s, a split vote another), and
+/// until those in the queue before it, who live and know that all is over, have put it down. The dead before
+/// it, however many, end side by side.
 const AUDIT_SLACK: Duration = Duration::from_secs(5);
 /// How many millionths a sound clock runs too fast or too slow: two of them differ by less than rho, 500.
 const DRIFT_MAX: i64 = 240;
@@ -108,9 +109,9 @@ pub struct Run {
     calm: Arc<AtomicBool>,
     /// Clients that asked to stand still, and until when.
     naps: Vec<(Tick, u32)>,
-    /// Since all faults are over: for how long nobody led, and how often somebody took office.
+    /// Since all faults are over: for how long nobody led, and how often somebody became leader.
     leaderless: Tick,
-    offices: u64,
+    terms: u64,
     leader: Option<(u64, u64)>,
 }
 
@@ -273,7 +274,7 @@ impl Run {
             calm,
             naps: Vec::new(),
             leaderless: 0,
-            offices: 0,
+            terms: 0,
             leader: None,
         };
         for process in 0..5 {
@@ -322,7 +323,7 @@ impl Run {
                     None => {}
                 }
                 let excused = member.excused || member.leaving;
-                let failure = Failure { node, at: now * 1_000, why, excused };
+                let failure = ProcessFailure { node, at: now * 1_000, why, excused };
                 self.record.history(|history| history.failures.push(failure));
             }
         }
@@ -345,7 +346,7 @@ impl Run {
         }
     }
 
-    /// Whoever says that it leads in the newest term that anybody has heard of.
+    /// Whoever says that it leads in the newest term that anybody knows of.
     fn look_for_a_leader(&mut self) {
         let seen = self.members.values().filter(|member| !member.leaving).filter_map(|member| {
             let status = member.look(|node| node.status().replica)?;
@@ -356,19 +357,19 @@ impl Run {
             None => self.leaderless += LOOK_EVERY,
             Some(leader) if self.leader != Some(leader) => {
                 self.leader = Some(leader);
-                self.offices += 1;
+                self.terms += 1;
             }
             Some(_) => {}
         }
     }
 
     /// What a lease may have outlived its dead holder beyond its TTL, once all faults were over (rule 7): the time in which nobody
-    /// led; for each office taken, what the last one had counted and not yet put into the log, and what it takes to apply the
+    /// led; for each new leader, what the last one had counted and not yet put into the log, and what it takes to apply the
     /// first entry of the term; and in any case one commit, the look by which it is seen, and what was dropped because the
     /// leader had to find its own port again.
     pub(crate) fn overshoot(&self) -> Duration {
-        let per_office = K_MAX / 2 + Duration::from_millis(100);
-        Duration::from_millis(self.leaderless) + per_office * self.offices as u32 + SETTLING
+        let per_term = K_MAX / 2 + Duration::from_millis(100);
+        Duration::from_millis(self.leaderless) + per_term * self.terms as u32 + SETTLING
     }
 
     /// Lets those go on whose nap is over.
@@ -423,7 +424,7 @@ impl Run {
         }
         for why in take_panics() {
             self.record.note(at, format_args!("panic: {why}"));
-            let failure = Failure { node: None, at, why, excused: false };
+            let failure = ProcessFailure { node: None, at, why, excused: false };
             self.record.history(|history| history.failures.push(failure));
         }
     }

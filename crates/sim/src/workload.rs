@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_checker::{Answer, Call, Outcome, PermitSpan, SessionSpan, Wait};
+use tenure_checker::{Call, Outcome, PermitSpan, Response, SessionSpan, Wait};
 use tenure_client::{
     AcquireError, Call as Calling, CallError, Client, Code, Effect, Endpoints, Execution, Lease, LeaseEnd,
     Registers, Repeat, Session, Tasks, Transport,
@@ -166,14 +166,14 @@ impl Person {
             // A lease that has ended before it could be looked at: its token nobody knows.
             Ok(lease) => match lease.barrier() {
                 Ok((_, token)) => {
-                    invoked.answered(Answer::Granted(token.get()));
+                    invoked.answered(Response::Granted(token.get()));
                     Some((lease, token))
                 }
                 Err(_) => None,
             },
             Err(error) => {
                 let outcome = match &error {
-                    AcquireError::Held(_) => Outcome::Answered(Answer::Held),
+                    AcquireError::Held(_) => Outcome::Answered(Response::Held),
                     error if error.effect() == Effect::NotApplied => Outcome::Failed,
                     _ => Outcome::Unknown,
                 };
@@ -220,7 +220,7 @@ impl Person {
                 // It was this call that ended the lease, if nothing else can have: the session lives, so the store has
                 // answered the call itself, and nobody revokes. In other cases the holder is told that it is over, and not since when.
                 let nothing_else = !is_over(session) && !self.revoked.load(Ordering::Relaxed);
-                invoked.answered(Answer::Released(nothing_else && end == LeaseEnd::Released));
+                invoked.answered(Response::Released(nothing_else && end == LeaseEnd::Released));
             }
         }
     }
@@ -323,7 +323,7 @@ impl Person {
                     let invoked = self.record.invoke(self.process, &self.clock, call);
                     let put = registers.put_if(key, value.to_string(), Revision::new(seen[which]));
                     match timeout(Duration::from_secs(3), put).await {
-                        Ok(Ok(false)) => invoked.answered(Answer::NotEqual),
+                        Ok(Ok(false)) => invoked.answered(Response::NotEqual),
                         Ok(answer) => end_of_write(invoked, answer.map(|_| None)),
                         Err(_) => {}
                     }
@@ -362,7 +362,7 @@ impl Person {
             let lease = session.acquire(resource).wait_for(2 * bound).await;
             let token = lease.as_ref().ok().and_then(|lease| lease.barrier().ok()).map(|(_, token)| token);
             if let Some(token) = token {
-                invoked.answered(Answer::Granted(token.get()));
+                invoked.answered(Response::Granted(token.get()));
             }
             let wait = Wait {
                 process: self.process,
@@ -379,7 +379,7 @@ impl Person {
                 let invoked = self.record.invoke(self.process, &self.clock, call);
                 if let Ok(Ok(LeaseEnd::Released)) = timeout(bound, lease.release()).await {
                     // Nobody revokes any more.
-                    invoked.answered(Answer::Released(!is_over(&session)));
+                    invoked.answered(Response::Released(!is_over(&session)));
                 }
             }
         }
@@ -399,7 +399,7 @@ impl Person {
         match timeout(Duration::from_secs(4), registers.get(key)).await {
             Ok(Ok(register)) => {
                 let read = value_of(&register);
-                invoked.answered(Answer::Value(read));
+                invoked.answered(Response::Value(read));
                 Some(read.map_or(0, |(_, revision)| revision))
             }
             _ => {
@@ -427,11 +427,13 @@ impl Person {
         match answer {
             Ok(proto::LeaseGetResponse { lease: Some(lease), .. }) => {
                 invoked.answered(match lease.holders.first() {
-                    Some(holder) => Answer::HeldBy(holder.token),
-                    None => Answer::Free(lease.token),
+                    Some(holder) => Response::HeldBy(holder.token),
+                    None => Response::Free(lease.token),
                 });
             }
-            Err(CallError::Refused(no)) if no.code == Code::NotFound => invoked.answered(Answer::Free(None)),
+            Err(CallError::Refused(no)) if no.code == Code::NotFound => {
+                invoked.answered(Response::Free(None))
+            }
             _ => invoked.ended(Outcome::Failed),
         }
     }
@@ -452,9 +454,9 @@ pub fn value_of(register: &Register) -> Option<(u64, u64)> {
 
 fn end_of_write(invoked: crate::record::Invoked, answer: Result<Option<Revision>, CallError>) {
     match answer {
-        Ok(revision) => invoked.answered(Answer::Written(revision.map(Revision::get))),
+        Ok(revision) => invoked.answered(Response::Written(revision.map(Revision::get))),
         Err(CallError::Refused(no)) if matches!(no.code, Code::StaleToken | Code::LeaseEnded) => {
-            invoked.answered(Answer::Fenced);
+            invoked.answered(Response::Fenced);
         }
         Err(error) if error.effect() == Effect::NotApplied => invoked.ended(Outcome::Failed),
         Err(_) => {}

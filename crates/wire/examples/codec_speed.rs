@@ -45,7 +45,7 @@ fn main() {
             number: 70_000,
             last_lease_revision: Revision::new(number),
             lapsed: false,
-            has_news: false,
+            has_events: false,
         };
         let session = Session {
             secret: Secret::new(u128::from(number).to_le_bytes()),

@@ -61,7 +61,7 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Somebody else holds it, or stands in line before the caller.
+    /// Somebody else holds it, or waits in the queue before the caller.
     Held = "held", 409, FailedPrecondition, NotApplied;
     /// The resource rests after an unclean end.
     Delayed = "delayed", 409, FailedPrecondition, NotApplied;
@@ -167,7 +167,7 @@ impl std::str::FromStr for Code {
 #[error("no code of this version")]
 pub struct UnknownCode;
 
-/// A call that was refused or failed, as its caller is told.
+/// A call that was refused or failed, as its caller sees it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[error("{message}")]
 pub struct ApiError {
@@ -201,7 +201,7 @@ pub struct About {
     /// What is left of the lease, delay or grace in the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remaining_ms: Option<u64>,
-    /// How long the call stood in line.
+    /// How long the call waited in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
     /// The token in the way, for `held`.

@@ -3,7 +3,7 @@
 //! Followers forward to the leader, never redirect, so that any one endpoint works. Every message begins with the format
 //! version that it is written in: the one that the sender's state has agreed on.
 
-use tenure_core::{Answer, FormatVersion, Renewal, RenewalAnswer, RenewalNews};
+use tenure_core::{Answer, FormatVersion, Renewal, RenewalAnswer, RenewalEvents};
 
 use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record};
 use crate::log::{RENEWAL_BYTES_MIN, put_renewals, take_renewals};
@@ -46,9 +46,9 @@ pub enum ForwardedReply {
     Stopping,
 }
 
-record!(RenewalNews { noticed, ended, incomplete });
+record!(RenewalEvents { noticed, ended, incomplete });
 choice!(RenewalAnswer {
-    1 => Renewed { number, ttl, last_lease_revision, news },
+    1 => Renewed { number, ttl, last_lease_revision, events },
     2 => UnknownSession,
 });
 
@@ -199,7 +199,7 @@ mod tests {
             let bytes = encode_forwarded(VERSION, &request);
             assert_eq!(decode_forwarded(VERSION, &bytes).unwrap(), (VERSION, request));
         }
-        let news = RenewalNews {
+        let events = RenewalEvents {
             noticed: vec![("a".parse().unwrap(), Token::FIRST, EndReason::Revoked, Duration::from_millis(5))],
             ended: vec![("b".parse().unwrap(), Token::MAX, EndReason::HeldTooLong)],
             incomplete: true,
@@ -213,7 +213,7 @@ mod tests {
                     number: 4,
                     ttl: Duration::from_secs(10),
                     last_lease_revision: Revision::new(8),
-                    news: Some(Box::new(news)),
+                    events: Some(Box::new(events)),
                 },
             ]),
             ForwardedReply::ReadIndex(12),

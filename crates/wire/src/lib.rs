@@ -1,12 +1,12 @@
 //! Every byte shape that we have promised to read again: log entries, snapshots, backups, the gRPC
 //! interface `tenure.v1` and its JSON twin.
 //!
-//! This crate decides how values look as bytes and which words a refusal is told in. It never decides
+//! This crate decides how values look as bytes and which words a refusal is reported in. It never decides
 //! who holds a lease, and it never trusts what it reads: every name is checked again, no length is
 //! believed before the bytes are there, and a format that is newer than this build is refused by name.
 //!
 //! Start with [`encode_entry`] and [`write_snapshot`] for what a replica stores, [`json`] and [`proto`] for what
-//! crosses the client port, [`ApiError`] for how a refusal is told.
+//! crosses the client port, [`ApiError`] for how a refusal is reported.
 
 mod backup;
 mod codec;

@@ -12,9 +12,9 @@ use std::io::{self, Read, Write};
 
 use tenure_core::FormatVersion;
 use tenure_core::state::{
-    Answers, Content, EndedNews, FenceRecord, Hold, HoldMore, Key, Notice, Place, Pulse, RegisterNumber,
-    RegisterRecord, Remembered, RememberedGrant, Resource, ResourceMore, ResourceNumber, Session,
-    SessionMore, Shelf, SigningKey, State, Totals, Transition, UsedNonce, Waiter, WaiterNumber,
+    Answers, Content, CowMap, EndedLease, FenceRecord, Hold, HoldMore, Key, Notice, Place, Pulse,
+    RegisterNumber, RegisterRecord, Remembered, RememberedGrant, Resource, ResourceMore, ResourceNumber,
+    Session, SessionMore, SigningKey, State, Totals, Transition, UsedNonce, Waiter, WaiterNumber,
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -81,13 +81,13 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
         registers_named.put(bytes);
         totals.put(bytes);
     })?;
-    blocks.shelf(tag::PULSES, pulses)?;
+    blocks.map(tag::PULSES, pulses)?;
     blocks.records(tag::SESSIONS, sessions, |number, session, bytes| {
         state.spelled_out(number, session).put(bytes)
     })?;
-    blocks.shelf(tag::RESOURCES, resources)?;
-    blocks.shelf(tag::WAITERS, waiters)?;
-    blocks.shelf(tag::REGISTERS, registers)?;
+    blocks.map(tag::RESOURCES, resources)?;
+    blocks.map(tag::WAITERS, waiters)?;
+    blocks.map(tag::REGISTERS, registers)?;
     blocks.section(tag::KEYS)?;
     for (kid, key) in keys {
         blocks.record(|bytes| {
@@ -202,21 +202,21 @@ struct Blocks<'a> {
 }
 
 impl Blocks<'_> {
-    /// All records of a shelf, as a section of their own. A key is stored as its distance from the lowest
+    /// All records of a map, as a section of their own. A key is stored as its distance from the lowest
     /// that it could be, so keys that do not rise cannot even be written down.
-    fn shelf<K: Key, T: Coded + Clone>(&mut self, tag: u8, shelf: &Shelf<K, T>) -> io::Result<()> {
-        self.records(tag, shelf, |_, record, bytes| record.put(bytes))
+    fn map<K: Key, T: Coded + Clone>(&mut self, tag: u8, map: &CowMap<K, T>) -> io::Result<()> {
+        self.records(tag, map, |_, record, bytes| record.put(bytes))
     }
 
     fn records<K: Key, T: Clone>(
         &mut self,
         tag: u8,
-        shelf: &Shelf<K, T>,
+        map: &CowMap<K, T>,
         put: impl Fn(K, &T, &mut Output),
     ) -> io::Result<()> {
         self.section(tag)?;
         let mut next_key = 0;
-        for (key, record) in shelf.iter() {
+        for (key, record) in map.iter() {
             self.record(|bytes| {
                 put_varint(key.number() - next_key, bytes);
                 put(key, record, bytes);
@@ -301,13 +301,13 @@ fn take_base(input: &mut Reader<'_>, state: &mut State) -> Result<(), WireError>
 fn take_record<K: Key, T: Coded + Clone>(
     input: &mut Reader<'_>,
     next_key: &mut u64,
-    shelf: &mut Shelf<K, T>,
+    map: &mut CowMap<K, T>,
 ) -> Result<(), WireError> {
     let key = next_key
         .checked_add(input.varint()?)
         .filter(|key| *key < u64::MAX)
         .ok_or_else(|| input.corrupt("its record numbers are used up"))?;
-    shelf.insert(K::from_number(key), T::take(input)?);
+    map.insert(K::from_number(key), T::take(input)?);
     *next_key = key + 1;
     Ok(())
 }
@@ -315,8 +315,8 @@ fn take_record<K: Key, T: Coded + Clone>(
 /// What every state that a machine made satisfies, as far as a look at each record can tell. Damage that
 /// passes the checksums below us is caught here or by the machine's own invariants.
 fn check(state: &State) -> Result<(), WireError> {
-    fn within<K: Key, T: Clone>(what: &str, shelf: &Shelf<K, T>, last: u64) -> Result<(), WireError> {
-        match shelf.iter().last() {
+    fn within<K: Key, T: Clone>(what: &str, map: &CowMap<K, T>, last: u64) -> Result<(), WireError> {
+        match map.iter().last() {
             Some((key, _)) if key.number() > last => Err(WireError::corrupt(
                 SNAPSHOT,
                 format!("{what} {} is beyond the last one given, {last}", key.number()),
@@ -351,10 +351,10 @@ macro_rules! record_number {
 
 record_number!(ResourceNumber, WaiterNumber, RegisterNumber);
 
-record!(Pulse { deadline, ttl, number, last_lease_revision, lapsed, has_news });
+record!(Pulse { deadline, ttl, number, last_lease_revision, lapsed, has_events });
 record!(Session { secret, holder, nonce, implicit, plain, opened_at, leases, answers, more });
-record!(SessionMore { waiters, ephemerals, news, news_lost, hard_limit, pause_told_at });
-record!(EndedNews { revision, resource, token, why });
+record!(SessionMore { waiters, ephemerals, events, ended_lost, hard_limit, pause_reported_at });
+record!(EndedLease { revision, resource, token, why });
 record!(Answers { floor, remembered });
 record!(RememberedGrant { resource, mode, slot, token, generation, remaining, waited });
 record!(Resource { name, kind, generation, last_token, holds, freed_at, more });
@@ -377,7 +377,7 @@ record!(Transition {
     why,
     reason,
 });
-record!(FenceRecord { armed, refused, refused_wall, untold, told_at });
+record!(FenceRecord { armed, refused, refused_wall, unreported, reported_at });
 record!(Waiter { session, number, resources, mode, policies, fences, since, until, transmissions });
 record!(UsedNonce { nonce, since });
 record!(RegisterRecord { key, guard, content });

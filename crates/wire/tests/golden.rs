@@ -12,7 +12,7 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FileDescriptorSet};
 use serde_json::{Value, json};
 use tenure_core::state::State;
-use tenure_core::{Event, FormatVersion, RenewalAnswer, RenewalNews, Revision, SessionNumber};
+use tenure_core::{Event, FormatVersion, RenewalAnswer, RenewalEvents, Revision, SessionNumber};
 use tenure_wire::json as body;
 use tenure_wire::{
     ApiError, Code, Forwarded, ForwardedReply, WireError, command_fits, decode_entry, decode_forwarded,
@@ -149,16 +149,16 @@ fn what_a_newer_version_wrote_is_refused_with_the_next_step() {
         bytes[at] = 1 + FormatVersion::NEWEST.get();
         bytes
     };
-    let told = [
+    let shown = [
         decode_entry(FormatVersion::NEWEST, &newer("entry.v1.hex", 0)).unwrap_err(),
         read_snapshot(FormatVersion::NEWEST, &mut newer("snapshot.v1.hex", 8).as_slice()).unwrap_err(),
         read_backup(&mut newer("backup.v1.hex", 8).as_slice()).unwrap_err(),
         decode_forwarded(FormatVersion::NEWEST, &[3, 3]).unwrap_err(),
     ];
-    for error in &told {
+    for error in &shown {
         assert!(matches!(error, WireError::Newer { found: 3, known: 2, .. }), "{error}");
     }
-    golden("newer.txt", &told.iter().fold(String::new(), |text, error| format!("{text}{error}\n")));
+    golden("newer.txt", &shown.iter().fold(String::new(), |text, error| format!("{text}{error}\n")));
 }
 
 fn renewal_answer() -> RenewalAnswer {
@@ -168,7 +168,7 @@ fn renewal_answer() -> RenewalAnswer {
         number: 9,
         ttl: samples::grant().ttl,
         last_lease_revision: Revision::new(118),
-        news: Some(Box::new(RenewalNews {
+        events: Some(Box::new(RenewalEvents {
             noticed: vec![(resource.clone(), token, why, samples::grant().remaining)],
             ended: vec![(resource, token, why)],
             incomplete: true,
@@ -356,7 +356,7 @@ fn the_bodies_of_events() {
 }
 
 #[test]
-fn the_messages_of_events_are_told_apart() {
+fn the_messages_of_events_are_distinguished() {
     let events: Vec<_> = samples::events()
         .into_iter()
         .map(|kind| Event { revision: Revision::new(120), wall: samples::wall(0), kind })
@@ -370,7 +370,7 @@ fn the_messages_of_events_are_told_apart() {
 }
 
 #[test]
-fn an_answer_of_the_stream_is_told_in_full() {
+fn an_answer_of_the_stream_is_sent_in_full() {
     let mut bytes = Vec::new();
     for answer in samples::dones().into_iter().map(Ok).chain(samples::refusals().into_iter().map(Err)) {
         let frame =

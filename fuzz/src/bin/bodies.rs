@@ -4,21 +4,21 @@
 use libfuzzer_sys::fuzz_target;
 use serde::de::DeserializeOwned;
 use tenure_core::{Command, RegisterKey, ResourceName, Secret, SessionId, SessionNumber};
-use tenure_fuzz::{acceptable, seeds, told};
+use tenure_fuzz::{acceptable, report, seeds};
 use tenure_wire::{ApiError, json};
 
 /// Reads the bytes as one kind of body, and makes of it what the server would.
 fn read<T: DeserializeOwned>(bytes: &[u8], command: impl FnOnce(T) -> Result<Command, ApiError>) {
     match json::parse::<T>(bytes).and_then(command) {
         Ok(command) => acceptable(command),
-        Err(error) => told(error),
+        Err(error) => report(error),
     }
 }
 
 /// Reads the bytes as a body that becomes no command.
 fn read_only<T: DeserializeOwned>(bytes: &[u8]) {
     if let Err(error) = json::parse::<T>(bytes) {
-        told(error);
+        report(error);
     }
 }
 

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tenure_fuzz::seeds;
 use tenure_core::FormatVersion;
+use tenure_fuzz::seeds;
 use tenure_wire::{decode_entry, encode_entry};
 
 fuzz_target!(init: seeds::write([seeds::entry()]), |bytes: &[u8]| {

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use tenure_core::{FormatVersion, SessionNumber};
-use tenure_fuzz::{seeds, told};
+use tenure_fuzz::{report, seeds};
 use tenure_wire::{ApiError, ForwardedReply, decode_forwarded_reply, encode_forwarded_reply, grpc};
 
 fuzz_target!(init: seeds::write(seeds::forwarded()), |bytes: &[u8]| {
@@ -14,7 +14,7 @@ fuzz_target!(init: seeds::write(seeds::forwarded()), |bytes: &[u8]| {
         ForwardedReply::Answer(answer) => {
             grpc::answer_content(&answer);
             if let Err(refusal) = *answer {
-                told(ApiError::from(&refusal));
+                report(ApiError::from(&refusal));
             }
         }
         ForwardedReply::Renewals(answers) => {

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use tenure_core::{Command, Secret};
-use tenure_fuzz::{acceptable, seeds, told};
+use tenure_fuzz::{acceptable, report, seeds};
 use tenure_wire::{ApiError, grpc, proto};
 
 /// Reads the bytes as one kind of message, and makes of it what the server would.
@@ -12,7 +12,7 @@ fn read<T: Message + Default>(bytes: &[u8], command: impl FnOnce(T) -> Result<Co
     let Ok(message) = T::decode(bytes) else { return };
     match command(message) {
         Ok(command) => acceptable(command),
-        Err(error) => told(error),
+        Err(error) => report(error),
     }
 }
 

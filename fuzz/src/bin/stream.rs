@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use tenure_core::{Secret, SessionId, SessionNumber};
-use tenure_fuzz::{acceptable, seeds, told};
+use tenure_fuzz::{acceptable, report, seeds};
 use tenure_wire::{ApiError, grpc, proto};
 
 fn commands(frames: proto::ClientFrames) {
@@ -19,7 +19,7 @@ fn commands(frames: proto::ClientFrames) {
         match grpc::frame_command(frame, attached, drawn) {
             Ok(Some(command)) => acceptable(command),
             Ok(None) => {}
-            Err(error) => told(error),
+            Err(error) => report(error),
         }
     }
 }
@@ -33,14 +33,14 @@ fn renewals(frames: &proto::RenewalFrames) {
             let packed = grpc::pack_renewals(frames.batch, &renewals);
             assert_eq!(grpc::unpack_renewals(&packed).expect("what was packed is unpacked"), renewals);
         }
-        Err(error) => told(error),
+        Err(error) => report(error),
     }
 }
 
 fn answers(frames: proto::ServerFrames) {
     for frame in frames.frames {
         if let Some(proto::server_frame::Content::Error(error)) = frame.content {
-            told(ApiError::from(error));
+            report(ApiError::from(error));
         }
     }
 }

@@ -12,7 +12,7 @@ use std::str::FromStr;
 
 use libfuzzer_sys::fuzz_target;
 use tenure_core::{FenceName, HolderName, RegisterKey, ResourceName, Scope, SessionId};
-use tenure_fuzz::{seeds, told};
+use tenure_fuzz::{report, seeds};
 use tenure_wire::{Code, json, words};
 
 /// What is read shows itself as a text that reads the same.
@@ -28,7 +28,7 @@ fn shown_alike<T: FromStr<Err: Display> + Display + PartialEq + Debug>(text: &st
 
 fuzz_target!(init: seeds::write(seeds::texts()), |bytes: &[u8]| {
     let _ = RegisterKey::try_from(bytes).map(|key| key.to_string());
-    let _ = words::nonce(bytes).map_err(told);
+    let _ = words::nonce(bytes).map_err(report);
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     shown_alike::<ResourceName>(text);
     shown_alike::<HolderName>(text);
@@ -36,7 +36,7 @@ fuzz_target!(init: seeds::write(seeds::texts()), |bytes: &[u8]| {
     shown_alike::<Scope>(text);
     shown_alike::<SessionId>(text);
     let _ = text.parse::<Code>().map(|code| (code.http_status(), code.as_str()));
-    let _ = words::nonce_from_hex(text).map_err(told);
-    let _ = json::guard_from_header(text).map_err(told);
+    let _ = words::nonce_from_hex(text).map_err(report);
+    let _ = json::guard_from_header(text).map_err(report);
     let _ = text.parse::<duration::Length>().map(|length| (length.millis(), length.to_string()));
 });

@@ -118,8 +118,8 @@ fn drive(
         .output()
         .map_err(|error| format!("the driver cannot be started: {error}"))?;
     if !output.status.success() {
-        let told = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("the driver ended with {}: {}", output.status, told.trim()));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("the driver ended with {}: {}", output.status, stderr.trim()));
     }
     let text = String::from_utf8_lossy(&output.stdout);
     let lines: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();

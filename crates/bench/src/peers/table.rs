@@ -1,4 +1,5 @@
-//! From raw results to the table: medians over the runs, ratios, and who is ahead where. Decides nothing but how it is told.
+//! From raw results to the table: medians over the runs, ratios, and who is ahead where. Decides nothing but
+//! how it is reported.
 
 use std::collections::BTreeMap;
 use std::path::Path;

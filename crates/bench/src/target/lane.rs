@@ -18,23 +18,23 @@ use crate::error::BenchError;
 /// How what is read is cut into answers.
 pub trait Shape: Send + 'static {
     /// One answer.
-    type Answer: Send + 'static;
+    type Reply: Send + 'static;
 
     /// Takes the next whole message off the front; `Ok(None)` if it has not all arrived.
-    fn cut(&mut self, bytes: &[u8]) -> Result<Option<(usize, Cut<Self::Answer>)>>;
+    fn cut(&mut self, bytes: &[u8]) -> Result<Option<(usize, Cut<Self::Reply>)>>;
 }
 
 /// What a message is.
 pub enum Cut<A> {
     /// The answer to the oldest open question.
-    Answer(A),
+    Reply(A),
     /// Something that nobody asked for, and that the shape has dealt with.
     Aside,
 }
 
 /// One connection.
 pub struct Lane<S: Shape> {
-    questions: mpsc::UnboundedSender<Question<S::Answer>>,
+    questions: mpsc::UnboundedSender<Question<S::Reply>>,
     broken: Arc<AtomicBool>,
     tasks: [JoinHandle<()>; 2],
 }
@@ -54,7 +54,7 @@ impl<S: Shape> Lane<S> {
         stream.set_nodelay(true)?;
         let (read, write) = stream.into_split();
         let (questions, waiting) = mpsc::unbounded_channel();
-        let open: Open<S::Answer> = Arc::new(Mutex::new(Some(VecDeque::new())));
+        let open: Open<S::Reply> = Arc::new(Mutex::new(Some(VecDeque::new())));
         let broken = Arc::new(AtomicBool::new(false));
         let writing = tokio::spawn(send(write, waiting, open.clone()));
         let reading = tokio::spawn(receive(read, leftover, shape, open, broken.clone()));
@@ -62,12 +62,12 @@ impl<S: Shape> Lane<S> {
     }
 
     /// Asks, and waits for the answer.
-    pub async fn ask(&self, bytes: Vec<u8>) -> Result<S::Answer> {
+    pub async fn ask(&self, bytes: Vec<u8>) -> Result<S::Reply> {
         self.put(bytes)?.await.map_err(|_| broke())
     }
 
     /// Asks; the answer can be waited for later.
-    pub fn put(&self, bytes: Vec<u8>) -> Result<oneshot::Receiver<S::Answer>> {
+    pub fn put(&self, bytes: Vec<u8>) -> Result<oneshot::Receiver<S::Reply>> {
         let (answer, receiver) = oneshot::channel();
         self.questions.send(Question { bytes, answer: Some(answer) }).map_err(|_| broke())?;
         Ok(receiver)
@@ -129,7 +129,7 @@ async fn receive<S: Shape>(
     mut read: OwnedReadHalf,
     leftover: Vec<u8>,
     mut shape: S,
-    open: Open<S::Answer>,
+    open: Open<S::Reply>,
     broken: Arc<AtomicBool>,
 ) {
     let mut bytes = leftover;
@@ -139,7 +139,7 @@ async fn receive<S: Shape>(
             match shape.cut(&bytes[taken..]) {
                 Ok(Some((many, cut))) => {
                     taken += many;
-                    if let Cut::Answer(answer) = cut {
+                    if let Cut::Reply(answer) = cut {
                         let mut open = open.lock().expect("no holder of this lock panics");
                         if let Some(asked) = open.as_mut().and_then(VecDeque::pop_front) {
                             let _ = asked.send(answer);
@@ -170,11 +170,11 @@ mod tests {
     struct Lines;
 
     impl Shape for Lines {
-        type Answer = usize;
+        type Reply = usize;
 
         fn cut(&mut self, bytes: &[u8]) -> Result<Option<(usize, Cut<usize>)>> {
             let end = bytes.iter().position(|byte| *byte == b'\n');
-            Ok(end.map(|end| (end + 1, Cut::Answer(end))))
+            Ok(end.map(|end| (end + 1, Cut::Reply(end))))
         }
     }
 

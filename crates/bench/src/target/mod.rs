@@ -44,7 +44,7 @@ pub trait Store: Send + Sync + Sized + 'static {
     /// Hands leadership on.
     fn step_down(&self) -> impl Future<Output = Result<()>> + Send;
 
-    /// Tells of every grant and end below a prefix, as it is heard: the name of the resource.
+    /// Reports every grant and end below a prefix, as it arrives: the name of the resource.
     fn watch(
         &self,
         way: usize,
@@ -78,10 +78,11 @@ impl Ask {
 
 /// One client's session.
 pub trait Session: Send + 'static {
-    /// A place in line, or a lease.
+    /// A place in the queue, or a lease.
     type Place: Send;
 
-    /// Asks for a resource and stands in line for it if it is taken; returns when the store has confirmed the place.
+    /// Asks for a resource and waits in the queue for it if it is taken; returns when the store has confirmed
+    /// the place.
     fn queue(&mut self, resource: &str) -> impl Future<Output = Result<Self::Place>> + Send;
 
     /// Waits until the place is a lease.

@@ -1,5 +1,5 @@
 //! Redis as a lock: `SET key value NX PX ttl`, and a script that deletes the key only if the value is one's own. One
-//! server and no consensus: the floor of what a lock can cost. It has no line to stand in.
+//! server and no consensus: the floor of what a lock can cost. It has no queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ enum Reply {
 struct Resp;
 
 impl Shape for Resp {
-    type Answer = Reply;
+    type Reply = Reply;
 
     fn cut(&mut self, bytes: &[u8]) -> Result<Option<(usize, Cut<Reply>)>> {
         let Some(end) = bytes.windows(2).position(|pair| pair == b"\r\n") else { return Ok(None) };
@@ -59,18 +59,18 @@ impl Shape for Resp {
             b'$' => {
                 let length = number()?;
                 if length < 0 {
-                    return Ok(Some((end + 2, Cut::Answer(Reply::Nothing))));
+                    return Ok(Some((end + 2, Cut::Reply(Reply::Nothing))));
                 }
                 let whole = end + 2 + length as usize + 2;
                 if bytes.len() < whole {
                     return Ok(None);
                 }
                 let text = String::from_utf8_lossy(&bytes[end + 2..whole - 2]).into_owned();
-                return Ok(Some((whole, Cut::Answer(Reply::Text(text)))));
+                return Ok(Some((whole, Cut::Reply(Reply::Text(text)))));
             }
             other => return Err(BenchError::new(format!("a reply begins with byte {other}"))),
         };
-        Ok(Some((end + 2, Cut::Answer(reply))))
+        Ok(Some((end + 2, Cut::Reply(reply))))
     }
 }
 

@@ -29,12 +29,12 @@ const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;
 
 /// A cluster.
 pub struct Tenure {
-    ways: Ways<Line>,
+    ways: Ways<Connection>,
     endpoints: Vec<String>,
 }
 
 /// One command stream.
-struct Line {
+struct Connection {
     channel: Channel,
     frames: mpsc::UnboundedSender<Option<ClientFrame>>,
     shared: Arc<Shared>,
@@ -49,7 +49,7 @@ struct Shared {
     broken: AtomicBool,
 }
 
-impl Breaks for Line {
+impl Breaks for Connection {
     fn broken(&self) -> bool {
         self.shared.broken.load(Ordering::Acquire)
     }
@@ -66,8 +66,8 @@ async fn dial(endpoint: &str) -> Result<Channel> {
         .map_err(|error| BenchError::unreachable(format!("{error}: {:?}", std::error::Error::source(&error))))
 }
 
-impl Line {
-    async fn connect(endpoint: String) -> Result<Line> {
+impl Connection {
+    async fn connect(endpoint: String) -> Result<Connection> {
         let (frames, waiting) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::default());
         let outgoing = outgoing(waiting, shared.clone());
@@ -75,7 +75,7 @@ impl Line {
         let mut client = proto::stream_client::StreamClient::new(channel.clone());
         let inbound = client.commands(outgoing).await?.into_inner();
         tokio::spawn(listen(inbound, shared.clone(), frames.clone()));
-        Ok(Line { channel, frames, shared, room: Semaphore::new(FRAMES_UNDER_WAY_MAX) })
+        Ok(Connection { channel, frames, shared, room: Semaphore::new(FRAMES_UNDER_WAY_MAX) })
     }
 
     /// Sends a command and waits for its answer.
@@ -250,27 +250,27 @@ impl Store for Tenure {
             ways: Ways::new(&plan.endpoints, plan.connections.min(plan.clients)),
             endpoints: plan.endpoints.clone(),
         };
-        store.ways.get(0, Line::connect).await?;
+        store.ways.get(0, Connection::connect).await?;
         Ok(store)
     }
 
     async fn open(&self, way: usize, ttl: Duration) -> Result<TenureSession> {
-        let line = self.ways.get(way, Line::connect).await?;
-        let (session, secret) = line.open(ttl).await?;
-        Ok(TenureSession { line, session, secret, next: 1, renewals: None })
+        let connection = self.ways.get(way, Connection::connect).await?;
+        let (session, secret) = connection.open(ttl).await?;
+        Ok(TenureSession { connection, session, secret, next: 1, renewals: None })
     }
 
     async fn fleet(&self, ask: &Ask) -> Result<TenureFleet> {
-        let line = self.ways.get(ask.way, Line::connect).await?;
+        let connection = self.ways.get(ask.way, Connection::connect).await?;
         let mut sessions = Vec::with_capacity(ask.count);
         let all: Vec<usize> = (ask.first..ask.first + ask.count).collect();
         for some in all.chunks(FRAMES_UNDER_WAY_MAX / 4) {
             let opened = some.iter().map(|number| {
-                let (line, ask) = (&line, &ask);
+                let (connection, ask) = (&connection, &ask);
                 async move {
-                    let opened = line.open(ask.ttl).await?;
+                    let opened = connection.open(ask.ttl).await?;
                     if ask.leases {
-                        line.ask(opened.0, Some(1), acquire(&ask.resource(*number))).await?;
+                        connection.ask(opened.0, Some(1), acquire(&ask.resource(*number))).await?;
                     }
                     Ok::<_, BenchError>(opened)
                 }
@@ -280,7 +280,7 @@ impl Store for Tenure {
         sessions.sort_unstable();
         let endpoint = &self.endpoints[ask.way % self.endpoints.len()];
         Ok(TenureFleet {
-            line: RenewalLine::connect(dial(endpoint).await?).await?,
+            connection: RenewalStream::connect(dial(endpoint).await?).await?,
             sessions,
             attached: false,
         })
@@ -304,12 +304,12 @@ impl Store for Tenure {
         let channel = dial(&self.endpoints[way % self.endpoints.len()]).await?;
         let request = proto::WatchRequest { prefix: prefix.to_owned(), ..Default::default() };
         let mut watch = proto::watch_client::WatchClient::new(channel).watch(request).await?.into_inner();
-        let (heard, receiver) = mpsc::unbounded_channel();
+        let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             while let Ok(Some(message)) = watch.message().await {
                 for event in message.events {
                     if let Some(proto::event::Kind::Granted(granted)) = event.kind
-                        && heard.send(granted.resource).is_err()
+                        && sender.send(granted.resource).is_err()
                     {
                         return;
                     }
@@ -322,11 +322,11 @@ impl Store for Tenure {
 
 /// One session.
 pub struct TenureSession {
-    line: Arc<Line>,
+    connection: Arc<Connection>,
     session: u64,
     secret: Vec<u8>,
     next: u64,
-    renewals: Option<RenewalLine>,
+    renewals: Option<RenewalStream>,
 }
 
 impl TenureSession {
@@ -336,7 +336,7 @@ impl TenureSession {
     }
 }
 
-/// A place in line, or a lease.
+/// A place in the queue, or a lease.
 pub struct Place {
     resource: String,
     waiting: Option<oneshot::Receiver<bool>>,
@@ -348,10 +348,10 @@ impl Session for TenureSession {
     async fn queue(&mut self, resource: &str) -> Result<Place> {
         let number = self.number();
         // Awaited before it is asked for: the push may overtake the answer.
-        let waiting = self.line.shared.awaited.grant(self.session, number);
-        match self.line.ask(self.session, Some(number), acquire(resource)).await {
+        let waiting = self.connection.shared.awaited.grant(self.session, number);
+        match self.connection.ask(self.session, Some(number), acquire(resource)).await {
             Ok((_, Content::Granted(_))) => {
-                self.line.shared.awaited.forget_grant(self.session, number);
+                self.connection.shared.awaited.forget_grant(self.session, number);
                 Ok(Place { resource: resource.to_owned(), waiting: None })
             }
             Ok((_, Content::Queued(_))) => {
@@ -359,7 +359,7 @@ impl Session for TenureSession {
             }
             Ok(_) => Err(strange()),
             Err(error) => {
-                self.line.shared.awaited.forget_grant(self.session, number);
+                self.connection.shared.awaited.forget_grant(self.session, number);
                 Err(error)
             }
         }
@@ -379,7 +379,7 @@ impl Session for TenureSession {
     async fn release(&mut self, place: Place) -> Result<()> {
         let number = self.number();
         let release = proto::StreamRelease { resource: place.resource, token: None, rest_ms: None };
-        match self.line.ask(self.session, Some(number), Asked::Release(release)).await? {
+        match self.connection.ask(self.session, Some(number), Asked::Release(release)).await? {
             (_, Content::Released(released)) if released.released => Ok(()),
             (_, Content::Released(_)) => Err(BenchError::new("there was nothing to release")),
             _ => Err(strange()),
@@ -389,12 +389,12 @@ impl Session for TenureSession {
     async fn clear(&mut self, resource: &str) -> Result<()> {
         let number = self.number();
         let release = proto::StreamRelease { resource: resource.to_owned(), token: None, rest_ms: None };
-        self.line.ask(self.session, Some(number), Asked::Release(release)).await.map(drop)
+        self.connection.ask(self.session, Some(number), Asked::Release(release)).await.map(drop)
     }
 
     async fn renew(&mut self) -> Result<()> {
         if self.renewals.is_none() {
-            self.renewals = Some(RenewalLine::connect(self.line.channel.clone()).await?);
+            self.renewals = Some(RenewalStream::connect(self.connection.channel.clone()).await?);
         }
         let (session, secret) = (self.session, self.secret.clone());
         let renewals = self.renewals.as_mut().expect("made above");
@@ -407,7 +407,7 @@ impl Session for TenureSession {
     async fn died(&mut self) -> Result<()> {
         let number = self.number();
         let close = Asked::Close(proto::StreamClose { died: true });
-        self.line.ask(self.session, Some(number), close).await.map(drop)
+        self.connection.ask(self.session, Some(number), close).await.map(drop)
     }
 
     fn fall_silent(&mut self) {
@@ -415,26 +415,26 @@ impl Session for TenureSession {
     }
 
     fn connected(&self) -> bool {
-        !self.line.broken()
+        !self.connection.broken()
     }
 }
 
 /// One renewal stream.
-struct RenewalLine {
+struct RenewalStream {
     messages: mpsc::UnboundedSender<RenewalFrames>,
     answers: Streaming<proto::RenewalAnswers>,
     batch: u64,
 }
 
-impl RenewalLine {
-    async fn connect(channel: Channel) -> Result<RenewalLine> {
+impl RenewalStream {
+    async fn connect(channel: Channel) -> Result<RenewalStream> {
         let (messages, waiting) = mpsc::unbounded_channel();
         let outgoing = stream::unfold(waiting, |mut waiting: mpsc::UnboundedReceiver<_>| async move {
             waiting.recv().await.map(|message| (message, waiting))
         });
         let answers = proto::stream_client::StreamClient::new(channel).renewals(outgoing).await?.into_inner();
         // The first number is the open's.
-        Ok(RenewalLine { messages, answers, batch: 1 })
+        Ok(RenewalStream { messages, answers, batch: 1 })
     }
 
     /// Renews sessions, in rising order of their numbers; says how many were.
@@ -476,7 +476,7 @@ impl RenewalLine {
 
 /// Many sessions on one renewal stream.
 pub struct TenureFleet {
-    line: RenewalLine,
+    connection: RenewalStream,
     sessions: Vec<(u64, Vec<u8>)>,
     attached: bool,
 }
@@ -484,6 +484,6 @@ pub struct TenureFleet {
 impl Fleet for TenureFleet {
     async fn renew_all(&mut self) -> Result<u64> {
         let attach = !std::mem::replace(&mut self.attached, true);
-        self.line.renew(&self.sessions, attach).await
+        self.connection.renew(&self.sessions, attach).await
     }
 }

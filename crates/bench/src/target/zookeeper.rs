@@ -44,7 +44,7 @@ struct Awaited {
 }
 
 /// An answer: its error code, and what follows.
-struct Answer {
+struct ZooKeeperReply {
     error: i32,
     body: Vec<u8>,
 }
@@ -52,9 +52,9 @@ struct Answer {
 struct Jute(Arc<Mutex<Awaited>>);
 
 impl Shape for Jute {
-    type Answer = Answer;
+    type Reply = ZooKeeperReply;
 
-    fn cut(&mut self, bytes: &[u8]) -> Result<Option<(usize, Cut<Answer>)>> {
+    fn cut(&mut self, bytes: &[u8]) -> Result<Option<(usize, Cut<ZooKeeperReply>)>> {
         let Some(length) = bytes.first_chunk::<4>().map(|length| u32::from_be_bytes(*length) as usize) else {
             return Ok(None);
         };
@@ -75,7 +75,7 @@ impl Shape for Jute {
                 watch.map(|watch| watch.send(()));
                 Cut::Aside
             }
-            _ => Cut::Answer(Answer { error, body: message.to_vec() }),
+            _ => Cut::Reply(ZooKeeperReply { error, body: message.to_vec() }),
         };
         Ok(Some((4 + length, cut)))
     }
@@ -147,7 +147,7 @@ impl ZooKeeperSession {
         Ok(ZooKeeperSession { lane, awaited, next: 1 })
     }
 
-    async fn ask(&mut self, kind: i32, fill: impl FnOnce(&mut Vec<u8>)) -> Result<Answer> {
+    async fn ask(&mut self, kind: i32, fill: impl FnOnce(&mut Vec<u8>)) -> Result<ZooKeeperReply> {
         let xid = self.next;
         self.next = if xid == i32::MAX { 1 } else { xid + 1 };
         let question = framed(|out| {
@@ -171,7 +171,7 @@ impl ZooKeeperSession {
         }))
     }
 
-    async fn create(&mut self, path: &str, flags: i32) -> Result<Answer> {
+    async fn create(&mut self, path: &str, flags: i32) -> Result<ZooKeeperReply> {
         self.ask(CREATE, |out| {
             put_text(path, out);
             put_text("", out);
@@ -220,7 +220,7 @@ fn expect(error: i32) -> Result<()> {
     if error == 0 { Ok(()) } else { Err(BenchError::new(format!("error {error}"))) }
 }
 
-/// A node in the line of a lock.
+/// A node in the queue of a lock.
 pub struct Place {
     parent: String,
     name: String,
@@ -290,7 +290,7 @@ impl Session for ZooKeeperSession {
     async fn granted(&mut self, place: &mut Place) -> Result<()> {
         while let Some(before) = &place.before {
             let path = format!("{}/{before}", place.parent);
-            let (gone, told) = oneshot::channel();
+            let (gone, receiver) = oneshot::channel();
             self.awaited.lock().expect("no holder of this lock panics").watches.insert(path.clone(), gone);
             let answer = self
                 .ask(EXISTS, |out| {
@@ -299,7 +299,7 @@ impl Session for ZooKeeperSession {
                 })
                 .await?;
             match answer.error {
-                0 => told.await.map_err(|_| broke())?,
+                0 => receiver.await.map_err(|_| broke())?,
                 NO_NODE => {}
                 other => expect(other)?,
             }
@@ -320,10 +320,10 @@ impl Session for ZooKeeperSession {
     }
 
     async fn renew(&mut self) -> Result<()> {
-        let (ping, told) = oneshot::channel();
+        let (ping, receiver) = oneshot::channel();
         self.awaited.lock().expect("no holder of this lock panics").ping = Some(ping);
         self.say_ping()?;
-        told.await.map_err(|_| broke())
+        receiver.await.map_err(|_| broke())
     }
 
     async fn died(&mut self) -> Result<()> {

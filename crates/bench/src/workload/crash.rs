@@ -1,5 +1,5 @@
-//! A holder falls silent: how long after its TTL the next in line holds. Or it is known to be dead: how long after
-//! that is said.
+//! A holder falls silent: how long after its TTL the next in the queue holds. Or it is known to be dead: how
+//! long after that is said.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

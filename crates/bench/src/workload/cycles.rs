@@ -91,7 +91,7 @@ pub async fn run<S: Store>(plan: &Plan, progress: Progress, event: Event) -> Res
     });
     match ended.await {
         Ok(outcome) => outcome?,
-        // Whoever hangs has been counted by the gap; in a quiet run nobody may.
+        // Whoever hangs has been counted by the gap; in a run without faults nobody may.
         Err(_) if event == Event::None => return Err(BenchError::new("clients were never answered")),
         Err(_) => {}
     }

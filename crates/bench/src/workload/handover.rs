@@ -1,4 +1,4 @@
-//! From the sending of a release to the moment at which the next in line knows that it holds.
+//! From the sending of a release to the moment at which the next in the queue knows that it holds.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const HELD_FOR: Duration = Duration::from_millis(20);
 /// Up to so long after it has queued, a fresh waiter is granted.
 const FRESH_MS: usize = 50;
 
-/// What all in one line share.
+/// What all in one queue share.
 struct Relay {
     resource: String,
     released: Mutex<Option<Instant>>,
@@ -37,7 +37,7 @@ pub async fn run<S: Store>(plan: &Plan, progress: Progress) -> Result<Report> {
     let mut runners = JoinSet::new();
     {
         let _bar = progress.open(&format!("queueing {} waiters", plan.waiters));
-        // The holder, then the waiters: each stands in line before the next one comes.
+        // The holder, then the waiters: each waits in the queue before the next one comes.
         for number in 0..=plan.waiters {
             let mut session = store.open(number, long_ttl(plan)).await?;
             let place = session.queue(&relay.resource).await?;
@@ -46,7 +46,7 @@ pub async fn run<S: Store>(plan: &Plan, progress: Progress) -> Result<Report> {
     }
     let _bar = progress.over(plan.workload.name(), HELD_FOR * plan.rounds as u32);
     let before = Reading::now(plan);
-    // Whoever makes the last handover ends the race; the others still stand in line.
+    // Whoever makes the last handover ends the race; the others still wait in the queue.
     while let Some(runner) = runners.join_next().await {
         match runner {
             Ok(Ok(true)) => break,
@@ -65,7 +65,7 @@ pub async fn run<S: Store>(plan: &Plan, progress: Progress) -> Result<Report> {
 }
 
 impl Relay {
-    /// One in the line: granted, holds, releases, queues again. True for the one that made the last round.
+    /// One in the queue: granted, holds, releases, queues again. True for the one that made the last round.
     async fn runner<S: Session>(self: Arc<Self>, mut session: S, mut place: S::Place) -> Result<bool> {
         loop {
             session.granted(&mut place).await?;

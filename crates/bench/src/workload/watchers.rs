@@ -1,4 +1,4 @@
-//! One client takes and gives back resources while others watch: how long from asking until each has heard.
+//! One client takes and gives back resources while others watch: how long from asking until each is notified.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::target::{Result, Session, Store};
 
-/// How long one watcher may take to hear of something.
-const HEARD_WITHIN: Duration = Duration::from_secs(10);
+/// How long one watcher may take to be notified.
+const RECEIVED_WITHIN: Duration = Duration::from_secs(10);
 
 pub async fn run<S: Store>(plan: &Plan, progress: Progress) -> Result<Report> {
     let store = S::reach(plan).await?;
@@ -30,9 +30,11 @@ pub async fn run<S: Store>(plan: &Plan, progress: Progress) -> Result<Report> {
         let mut place = session.queue(&resource).await?;
         session.granted(&mut place).await?;
         for watcher in &mut watchers {
-            let heard = tokio::time::timeout(HEARD_WITHIN, watcher.recv()).await.ok().flatten();
-            if heard.as_deref() != Some(resource.as_str()) {
-                return Err(BenchError::new(format!("a watcher heard {heard:?} instead of {resource}")));
+            let received = tokio::time::timeout(RECEIVED_WITHIN, watcher.recv()).await.ok().flatten();
+            if received.as_deref() != Some(resource.as_str()) {
+                return Err(BenchError::new(format!(
+                    "a watcher received {received:?} instead of {resource}"
+                )));
             }
             if round > 0 {
                 tally.add(asked.elapsed());

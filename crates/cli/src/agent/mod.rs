@@ -8,8 +8,8 @@
 //!
 //! One thing it knows better than the store: whether a process on this host is dead (`processes.rs`).
 
+mod connections;
 mod counts;
-mod lines;
 mod processes;
 mod renewals;
 mod upstream;
@@ -29,8 +29,8 @@ use tonic::body::Body;
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
+use connections::Connections;
 pub use counts::Counts;
-use lines::Lines;
 use processes::{Process, Processes};
 use upstream::Upstream;
 
@@ -42,7 +42,7 @@ const STREAMS_MAX: u32 = 1_024;
 /// The agent. Cheap to clone; all connections share it.
 #[derive(Clone)]
 pub struct Agent {
-    lines: Arc<Lines>,
+    connections: Arc<Connections>,
     upstream: Upstream,
     processes: Arc<Processes>,
     counts: Arc<Counts>,
@@ -52,11 +52,11 @@ impl Agent {
     /// An agent for the cluster behind these endpoints. Nothing is connected yet.
     pub fn new(endpoints: &Endpoints, tick: Duration) -> Agent {
         let counts = Arc::new(Counts::default());
-        let lines = Arc::new(Lines::new(endpoints));
+        let connections = Arc::new(Connections::new(endpoints));
         Agent {
-            upstream: Upstream::start(lines.clone(), tick, counts.clone()),
+            upstream: Upstream::start(connections.clone(), tick, counts.clone()),
             processes: Arc::new(Processes::new(endpoints, counts.clone())),
-            lines,
+            connections,
             counts,
         }
     }
@@ -121,10 +121,12 @@ impl Agent {
         process: Option<Arc<Process>>,
     ) -> Result<tonic::Response<proto::SessionOpenResponse>, tonic::Status> {
         let with_process = open.metadata().contains_key(WITH_PROCESS);
-        let (line, channel) = self.lines.connected().await.map_err(|error| status(&error))?;
+        let (connection, channel) = self.connections.connected().await.map_err(|error| status(&error))?;
         let mut client = proto::sessions_client::SessionsClient::new(channel);
-        let opened =
-            client.open(open.into_inner()).await.inspect_err(|status| self.lines.failed(line, status))?;
+        let opened = client
+            .open(open.into_inner())
+            .await
+            .inspect_err(|status| self.connections.failed(connection, status))?;
         if let (true, Some(process)) = (with_process, process)
             && let Ok(session) = opened.get_ref().session.parse::<SessionId>()
         {
@@ -135,7 +137,7 @@ impl Agent {
 
     /// Passes on what is none of the agent's business.
     async fn pass_on(&self, request: Request<Incoming>) -> Response<Body> {
-        let (line, mut channel) = match self.lines.connected().await {
+        let (connection, mut channel) = match self.connections.connected().await {
             Ok(connected) => connected,
             Err(error) => return status(&error).into_http(),
         };
@@ -147,7 +149,7 @@ impl Agent {
         answer.unwrap_or_else(|error| {
             // Sent or not, nobody here knows; the client's own rule for silence applies.
             let status = tonic::Status::unavailable(format!("the agent lost its connection: {error}"));
-            self.lines.failed(line, &status);
+            self.connections.failed(connection, &status);
             status.into_http()
         })
     }

@@ -26,15 +26,15 @@ use super::counts::Counts;
 const TELL_WITHIN: Duration = Duration::from_secs(60);
 /// How long one attempt may take.
 const TELL_ATTEMPT_WITHIN: Duration = Duration::from_secs(2);
-/// Sessions remembered of one process. Closed ones are not told apart, so a process that opens and closes without end
-/// makes the agent forget its oldest: those have no early end.
+/// Sessions remembered of one process. Closed ones are not distinguished, so a process that opens and closes
+/// without end makes the agent forget its oldest: those have no early end.
 const SESSIONS_PER_PROCESS_MAX: usize = 100_000;
 /// The stack of a thread that waits for one process.
 const WATCH_STACK_BYTES: usize = 64 << 10;
 /// How long a look at a handle waits.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Deaths told at once.
-const TOLD_AT_ONCE: usize = 64;
+const NOTIFIED_AT_ONCE: usize = 64;
 
 pub struct Processes {
     transport: Transport,
@@ -129,7 +129,7 @@ impl Processes {
                 self.counts.died();
             }
         };
-        stream::iter(sessions).for_each_concurrent(TOLD_AT_ONCE, tell).await;
+        stream::iter(sessions).for_each_concurrent(NOTIFIED_AT_ONCE, tell).await;
     }
 }
 
@@ -157,7 +157,7 @@ impl std::fmt::Debug for Process {
 /// On a thread of its own that does nothing else, with hardly a stack: a host has few holders, and waiting this way needs no
 /// unsafe code.
 async fn died(pidfd: Arc<OwnedFd>) -> bool {
-    let (tell, told) = oneshot::channel();
+    let (tell, notified) = oneshot::channel();
     let watching = std::thread::Builder::new().name("tenure-pidfd".to_owned()).stack_size(WATCH_STACK_BYTES);
     let started = watching.spawn(move || {
         let mut watched = [PollFd::new(&*pidfd, PollFlags::IN)];
@@ -172,7 +172,7 @@ async fn died(pidfd: Arc<OwnedFd>) -> bool {
             }
         }
     });
-    started.is_ok() && told.await.is_ok()
+    started.is_ok() && notified.await.is_ok()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -30,7 +30,7 @@ struct Renewals {
 struct Attached {
     secret: Secret,
     /// The revision of its last lease change as this client was last told.
-    told: u64,
+    last_sent: u64,
 }
 
 struct Batch {
@@ -97,7 +97,7 @@ impl Renewals {
             )));
         }
         for attach in &frames.attach {
-            let attached = Attached { secret: grpc::secret(&attach.secret)?, told: 0 };
+            let attached = Attached { secret: grpc::secret(&attach.secret)?, last_sent: 0 };
             self.sessions.insert(SessionNumber::new(attach.session), attached);
         }
         let mut asked = Vec::new();
@@ -146,9 +146,9 @@ impl Renewals {
                 Verdict::Nothing => message.unattached.push(step(&mut last_unattached, position)),
                 Verdict::Renewed { revision, spelled_out } => {
                     let Some(attached) = self.sessions.get_mut(&renewal.session) else { continue };
-                    let told = std::mem::replace(&mut attached.told, revision);
+                    let last_sent = std::mem::replace(&mut attached.last_sent, revision);
                     match spelled_out {
-                        Some(said) if told != revision || has_news(&said) => {
+                        Some(said) if last_sent != revision || has_events(&said) => {
                             message.renewed.push(proto::Renewed { number: renewal.number, ..*said });
                         }
                         _ => {}
@@ -160,6 +160,6 @@ impl Renewals {
     }
 }
 
-fn has_news(said: &proto::Renewed) -> bool {
+fn has_events(said: &proto::Renewed) -> bool {
     !said.noticed.is_empty() || !said.ended.is_empty() || said.incomplete
 }

@@ -18,8 +18,8 @@ use tokio::time::{Sleep, sleep};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
+use super::connections::Connections;
 use super::counts::Counts;
-use super::lines::Lines;
 use super::no_node;
 
 /// Questions of clients that may wait for the next tick.
@@ -67,9 +67,9 @@ struct Question {
 }
 
 impl Upstream {
-    pub fn start(lines: Arc<Lines>, tick: Duration, counts: Arc<Counts>) -> Upstream {
+    pub fn start(connections: Arc<Connections>, tick: Duration, counts: Arc<Counts>) -> Upstream {
         let (sender, inbox) = mpsc::channel(QUESTIONS_WAITING_MAX);
-        let driver = Driver { lines, tick, counts, inbox, waiting: Vec::new(), next_batch: 1 };
+        let driver = Driver { connections, tick, counts, inbox, waiting: Vec::new(), next_batch: 1 };
         tokio::spawn(driver.run());
         Upstream(sender)
     }
@@ -91,7 +91,7 @@ impl Upstream {
 }
 
 struct Driver {
-    lines: Arc<Lines>,
+    connections: Arc<Connections>,
     tick: Duration,
     counts: Arc<Counts>,
     inbox: mpsc::Receiver<Said>,
@@ -100,7 +100,7 @@ struct Driver {
 }
 
 /// One stream to a node.
-struct Line {
+struct RenewalStream {
     index: usize,
     outbox: mpsc::Sender<proto::RenewalFrames>,
     inbound: Streaming<proto::RenewalAnswers>,
@@ -124,13 +124,13 @@ impl Driver {
         loop {
             while self.waiting.is_empty() {
                 match self.inbox.recv().await {
-                    Some(said) => self.hear(said, None),
+                    Some(said) => self.receive(said, None),
                     None => return,
                 }
             }
             match self.connect().await {
-                Ok(line) => {
-                    if let Err(Stopping) = self.stream(line).await {
+                Ok(stream) => {
+                    if let Err(Stopping) = self.stream(stream).await {
                         return;
                     }
                 }
@@ -143,23 +143,23 @@ impl Driver {
         }
     }
 
-    async fn connect(&mut self) -> Result<Line, ApiError> {
-        let (index, channel) = self.lines.connected().await?;
+    async fn connect(&mut self) -> Result<RenewalStream, ApiError> {
+        let (index, channel) = self.connections.connected().await?;
         let (outbox, waiting) = mpsc::channel(MESSAGES_WAITING_MAX);
         let mut client = StreamClient::new(channel);
         let opened = tokio::time::timeout(PATIENCE, client.renewals(ReceiverStream::new(waiting))).await;
         let inbound = match opened {
             Ok(Ok(inbound)) => inbound.into_inner(),
             Ok(Err(status)) => {
-                self.lines.leave(index);
+                self.connections.leave(index);
                 return Err(no_node(status.message()));
             }
             Err(_) => {
-                self.lines.leave(index);
+                self.connections.leave(index);
                 return Err(no_node("a node did not open a stream in time"));
             }
         };
-        Ok(Line {
+        Ok(RenewalStream {
             index,
             outbox,
             inbound,
@@ -170,7 +170,7 @@ impl Driver {
     }
 
     /// Carries renewals over one stream until it breaks or is left.
-    async fn stream(&mut self, mut line: Line) -> Result<(), Stopping> {
+    async fn stream(&mut self, mut stream: RenewalStream) -> Result<(), Stopping> {
         // Whoever asked while there was no stream has waited long enough.
         let mut tick: Option<Pin<Box<Sleep>>> =
             (!self.waiting.is_empty()).then(|| Box::pin(sleep(Duration::ZERO)));
@@ -178,12 +178,12 @@ impl Driver {
         let broken = loop {
             tokio::select! {
                 biased;
-                answers = line.inbound.message() => match answers {
+                answers = stream.inbound.message() => match answers {
                     Ok(Some(answers)) => {
-                        if let Err(why) = line.answered(answers) {
+                        if let Err(why) = stream.answered(answers) {
                             break why;
                         }
-                        patience = (!line.awaited.is_empty()).then(|| Box::pin(sleep(PATIENCE)));
+                        patience = (!stream.awaited.is_empty()).then(|| Box::pin(sleep(PATIENCE)));
                     }
                     Ok(None) => break no_node("the node ended the stream"),
                     Err(status) => break no_node(status.message()),
@@ -191,7 +191,7 @@ impl Driver {
                 () = over(&mut patience) => break no_node("a renewal stayed unanswered"),
                 said = self.inbox.recv() => match said {
                     Some(said) => {
-                        self.hear(said, Some(&mut line));
+                        self.receive(said, Some(&mut stream));
                         if !self.waiting.is_empty() && tick.is_none() {
                             tick = Some(Box::pin(sleep(self.tick)));
                         }
@@ -200,20 +200,20 @@ impl Driver {
                 },
                 () = over(&mut tick) => {
                     tick = None;
-                    if let Err(why) = self.send(&mut line) {
+                    if let Err(why) = self.send(&mut stream) {
                         break why;
                     }
                     patience.get_or_insert_with(|| Box::pin(sleep(PATIENCE)));
-                    self.counts.sessions_are(line.attached.len());
-                    if line.attached_ever > ATTACHED_MAX {
+                    self.counts.sessions_are(stream.attached.len());
+                    if stream.attached_ever > ATTACHED_MAX {
                         break no_node("the stream has grown old");
                     }
                 }
             }
         };
-        self.lines.leave(line.index);
-        self.counts.failed(line.awaited.len());
-        for (_, message) in line.awaited {
+        self.connections.leave(stream.index);
+        self.counts.failed(stream.awaited.len());
+        for (_, message) in stream.awaited {
             for (_, reply) in message.questions {
                 let _ = reply.send(Err(broken.clone()));
             }
@@ -221,12 +221,12 @@ impl Driver {
         Ok(())
     }
 
-    fn hear(&mut self, said: Said, line: Option<&mut Line>) {
-        match (said, line) {
+    fn receive(&mut self, said: Said, stream: Option<&mut RenewalStream>) {
+        match (said, stream) {
             (Said::Renew(question), _) => self.waiting.push(question),
-            (Said::Forget(sessions), Some(line)) => {
+            (Said::Forget(sessions), Some(stream)) => {
                 for session in sessions {
-                    line.attached.remove(&session);
+                    stream.attached.remove(&session);
                 }
             }
             (Said::Forget(_), None) => {}
@@ -234,7 +234,7 @@ impl Driver {
     }
 
     /// Sends what has come in since the last tick: one message, unless there is more than a node takes.
-    fn send(&mut self, line: &mut Line) -> Result<(), ApiError> {
+    fn send(&mut self, stream: &mut RenewalStream) -> Result<(), ApiError> {
         while !self.waiting.is_empty() {
             let mut message = Message { renewals: Vec::new(), questions: Vec::new() };
             let mut attach = Vec::new();
@@ -244,10 +244,11 @@ impl Driver {
             let mut taken = 0;
             while self.waiting.get(taken).is_some_and(|question| fits(question, message.renewals.len())) {
                 for (id, number) in &self.waiting[taken].renewals {
-                    if let std::collections::hash_map::Entry::Vacant(vacant) = line.attached.entry(id.number)
+                    if let std::collections::hash_map::Entry::Vacant(vacant) =
+                        stream.attached.entry(id.number)
                     {
                         vacant.insert(None);
-                        line.attached_ever += 1;
+                        stream.attached_ever += 1;
                         attach.push(proto::RenewalAttach {
                             session: id.number.get(),
                             secret: id.secret.as_bytes().to_vec(),
@@ -264,14 +265,14 @@ impl Driver {
             self.next_batch += 1;
             let frames = proto::RenewalFrames { attach, ..grpc::pack_renewals(batch, &message.renewals) };
             self.counts.sent(message.renewals.len());
-            line.awaited.insert(batch, message);
-            line.outbox.try_send(frames).map_err(|_| no_node("the node does not keep up"))?;
+            stream.awaited.insert(batch, message);
+            stream.outbox.try_send(frames).map_err(|_| no_node("the node does not keep up"))?;
         }
         Ok(())
     }
 }
 
-impl Line {
+impl RenewalStream {
     /// Hands one message's answers out. An error means that this node is no help now.
     fn answered(&mut self, answers: proto::RenewalAnswers) -> Result<(), ApiError> {
         let Some(message) = self.awaited.remove(&answers.batch) else { return Ok(()) };
@@ -298,7 +299,7 @@ impl Line {
             }
             let now = spelled_out.remove(&(session.get(), renewal.number)).map(Box::new);
             if let Some(now) = &now {
-                // What is remembered for later answers is the revision and the TTL; news are told once.
+                // What is remembered for later answers is the revision and the TTL; events are sent once.
                 let remembered = proto::Renewed {
                     noticed: Vec::new(),
                     ended: Vec::new(),

@@ -54,7 +54,7 @@ fn every_command_and_option_is_described() {
 }
 
 #[test]
-fn wrong_usage_of_what_runs_a_command_is_told_apart_from_the_commands_own_code() {
+fn wrong_usage_of_what_runs_a_command_is_distinguished_from_the_commands_own_code() {
     let judged = |line: &str| runs_a_command(line.split_whitespace().map(Into::into));
     for line in
         ["tenure run", "tenure --json run x", "tenure --endpoints a:1 elect", "tenure --timeout=1s run -- x"]

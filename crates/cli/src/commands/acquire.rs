@@ -10,8 +10,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Length, ModeArg, WaitArg, default_holder};
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::{Form, leases};
 use crate::shapes;
 
@@ -86,7 +86,7 @@ pub struct Policies {
 }
 
 /// Takes the resources.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let by = By::new(&args);
     let grants = match by.nonce() {
         None => take(&args, &by, context).await?,
@@ -115,7 +115,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-async fn take(args: &Args, by: &By, context: &Context<'_>) -> Result<Vec<json::Granted>, Failure> {
+async fn take(args: &Args, by: &By, context: &Context<'_>) -> Result<Vec<json::Granted>, CommandError> {
     let wait = args.wait;
     let at_most = match wait {
         None => Some(std::time::Duration::ZERO),
@@ -138,11 +138,12 @@ async fn take(args: &Args, by: &By, context: &Context<'_>) -> Result<Vec<json::G
 }
 
 /// Resolves with how the process ends once a signal asks for it.
-async fn interrupted() -> Result<Exit, Failure> {
-    let hear = |kind| {
-        signal(kind).map_err(|error| Failure::said(Exit::Other, format!("signals cannot be heard: {error}")))
+async fn interrupted() -> Result<Exit, CommandError> {
+    let listen = |kind| {
+        signal(kind)
+            .map_err(|error| CommandError::said(Exit::Other, format!("signals cannot be received: {error}")))
     };
-    let (mut interrupt, mut terminate) = (hear(SignalKind::interrupt())?, hear(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (listen(SignalKind::interrupt())?, listen(SignalKind::terminate())?);
     Ok(tokio::select! {
         _ = interrupt.recv() => Exit::Interrupted,
         _ = terminate.recv() => Exit::Terminated,
@@ -151,7 +152,7 @@ async fn interrupted() -> Result<Exit, Failure> {
 
 /// Gives back what was asked for, granted or not: otherwise its place in line would be kept until its TTL has passed. A
 /// second signal ends even that.
-async fn give_up(exit: Exit, args: &Args, nonce: [u8; 16], context: &Context<'_>) -> Failure {
+async fn give_up(exit: Exit, args: &Args, nonce: [u8; 16], context: &Context<'_>) -> CommandError {
     let request = proto::CancelRequest { nonce: nonce.to_vec(), ..proto::CancelRequest::default() };
     let send = |channel, _| {
         let request = request.clone();
@@ -165,17 +166,17 @@ async fn give_up(exit: Exit, args: &Args, nonce: [u8; 16], context: &Context<'_>
     let resources: Vec<String> = args.resources.iter().map(ToString::to_string).collect();
     let resources = resources.join(", ");
     match cancelled {
-        true => Failure::said(exit, format!("interrupted: no longer in line for {resources}")),
+        true => CommandError::said(exit, format!("interrupted: no longer in line for {resources}")),
         false => {
             let ttl = args.ttl.unwrap_or(crate::args::TTL_DEFAULT);
             let left = format!("interrupted, and the place in line for {resources} was not given back");
-            Failure::with_hint(exit, left, format!("it ends by itself, after its TTL of {ttl}"))
+            CommandError::with_hint(exit, left, format!("it ends by itself, after its TTL of {ttl}"))
         }
     }
 }
 
 /// A waited grant does not say when its session was last renewed, so it is renewed once before anybody acts on it.
-async fn renew(grants: &[proto::Grant], context: &Context<'_>) -> Result<(), Failure> {
+async fn renew(grants: &[proto::Grant], context: &Context<'_>) -> Result<(), CommandError> {
     let Some(grant) = grants.first() else { return Ok(()) };
     let renewal = proto::SessionRenewal { session: grant.session.clone(), number: 0 };
     let request = proto::SessionRenewRequest { renewals: vec![renewal] };
@@ -190,7 +191,7 @@ async fn renew(grants: &[proto::Grant], context: &Context<'_>) -> Result<(), Fai
     let resource = &grant.resource;
     let message =
         format!("{resource} was granted under token {} and ended before it could be renewed", grant.token);
-    Err(Failure::with_hint(
+    Err(CommandError::with_hint(
         Exit::Lost,
         message,
         "acquire again; a longer --ttl leaves more time for the answer",

@@ -11,8 +11,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent::Agent;
 use crate::args::{Globals, Length};
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -59,18 +59,18 @@ fn octal(text: &str) -> Result<u32, String> {
 }
 
 /// Serves until SIGTERM or SIGINT.
-pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<Exit, Failure> {
+pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<Exit, CommandError> {
     // One thread: what it does is copying, and a host has better use for the others.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::said(Exit::Other, format!("no runtime: {error}")))?;
+        .map_err(|error| CommandError::said(Exit::Other, format!("no runtime: {error}")))?;
     runtime.block_on(serve(args, globals, output))
 }
 
-async fn serve(args: Args, globals: &Globals, output: &Output) -> Result<Exit, Failure> {
+async fn serve(args: Args, globals: &Globals, output: &Output) -> Result<Exit, CommandError> {
     if globals.endpoints.as_slice().iter().all(|endpoint| endpoint.socket().is_some()) {
-        return Err(Failure::with_hint(
+        return Err(CommandError::with_hint(
             Exit::Usage,
             "the agent is given no node",
             "name nodes with --endpoints; a socket is what the agent itself listens at",
@@ -106,7 +106,7 @@ async fn serve(args: Args, globals: &Globals, output: &Output) -> Result<Exit, F
     Ok(Exit::Done)
 }
 
-async fn report(agent: &Agent, every: Option<Duration>, output: &Output) -> Result<(), Failure> {
+async fn report(agent: &Agent, every: Option<Duration>, output: &Output) -> Result<(), CommandError> {
     let Some(every) = every.filter(|every| !every.is_zero()) else { return std::future::pending().await };
     let mut every = tokio::time::interval(every);
     loop {
@@ -115,13 +115,14 @@ async fn report(agent: &Agent, every: Option<Duration>, output: &Output) -> Resu
     }
 }
 
-fn signalled(kind: SignalKind) -> Result<tokio::signal::unix::Signal, Failure> {
-    signal(kind).map_err(|error| Failure::said(Exit::Other, format!("signals cannot be heard: {error}")))
+fn signalled(kind: SignalKind) -> Result<tokio::signal::unix::Signal, CommandError> {
+    signal(kind)
+        .map_err(|error| CommandError::said(Exit::Other, format!("signals cannot be received: {error}")))
 }
 
 /// Removes a socket that an agent left behind which was killed: one that nobody listens at.
-async fn clear_away(socket: &Path) -> Result<(), Failure> {
-    let refused = |what: String, hint: &str| Failure::with_hint(Exit::Other, what, hint);
+async fn clear_away(socket: &Path) -> Result<(), CommandError> {
+    let refused = |what: String, hint: &str| CommandError::with_hint(Exit::Other, what, hint);
     match UnixStream::connect(socket).await {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
         Err(error) => {
@@ -151,9 +152,9 @@ fn socket_file(socket: &Path) -> Option<(u64, u64)> {
     found.file_type().is_socket().then(|| (found.dev(), found.ino()))
 }
 
-async fn listen(socket: &Path, mode: u32) -> Result<UnixListener, Failure> {
+async fn listen(socket: &Path, mode: u32) -> Result<UnixListener, CommandError> {
     let failed = |what: &str, error: io::Error| {
-        Failure::with_hint(
+        CommandError::with_hint(
             Exit::Other,
             format!("{} {what}: {error}", socket.display()),
             "name another place with --socket, such as one below $XDG_RUNTIME_DIR",
@@ -163,7 +164,7 @@ async fn listen(socket: &Path, mode: u32) -> Result<UnixListener, Failure> {
         Ok(found) if found.file_type().is_socket() => clear_away(socket).await?,
         // A link is not followed: what it leads to may be anybody's.
         Ok(_) => {
-            return Err(Failure::with_hint(
+            return Err(CommandError::with_hint(
                 Exit::Other,
                 format!("{} is there and is not a socket, so it is left alone", socket.display()),
                 "remove it yourself if it is not needed, or name another place with --socket",

@@ -1,5 +1,5 @@
 //! `tenure bench`: load on a store, measured. The workloads and the drivers are the bench crate's; here is how a run is
-//! asked for and how it is told.
+//! asked for and how it is reported.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use serde_json::json;
 use tenure_bench::{Plan, Progress, Report, TargetKind, Workload, run as run_plan, sweep};
 
 use crate::args::{Globals, Length};
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 use crate::render::bench::words;
 
@@ -102,7 +102,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// Measures, and tells each result as soon as it is there.
-pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<Exit, Failure> {
+pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<Exit, CommandError> {
     let progress = if output.is_json() { Progress::hidden() } else { Progress::on_terminal() };
     for plan in plans(&args, globals) {
         let report = run_plan(&plan, progress).map_err(|error| failure(&plan, &error))?;
@@ -151,18 +151,18 @@ fn plans(args: &Args, globals: &Globals) -> Vec<Plan> {
     }
 }
 
-fn tell(report: &Report, output: &Output) -> Result<(), Failure> {
+fn tell(report: &Report, output: &Output) -> Result<(), CommandError> {
     output.tell(|| json!(report), |form| words(report, form))?;
     Ok(())
 }
 
-fn failure(plan: &Plan, error: &tenure_bench::BenchError) -> Failure {
+fn failure(plan: &Plan, error: &tenure_bench::BenchError) -> CommandError {
     let message = format!("{} on {}: {error}", plan.workload, plan.target);
     if error.unreachable {
         let hint =
             "start one with `tenure serve --data-dir \"$(mktemp -d)\"`, or name others with --endpoints";
-        Failure::with_hint(Exit::Unreachable, message, hint)
+        CommandError::with_hint(Exit::Unreachable, message, hint)
     } else {
-        Failure::said(Exit::Other, message)
+        CommandError::said(Exit::Other, message)
     }
 }

@@ -11,8 +11,8 @@ use tenure_client::proto;
 use tenure_client::proto::cluster_client::ClusterClient;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::leases;
 use crate::shapes;
 
@@ -52,7 +52,7 @@ pub struct StatusArgs {
 }
 
 /// Does it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     match args.command {
         Command::Status(args) => status(args, context).await,
         Command::Add(args) => add::run(args, context).await,
@@ -65,7 +65,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
 }
 
 /// The status is shown even without a leader: that is when it is asked for most. The exit code says so.
-async fn status(args: StatusArgs, context: &Context<'_>) -> Result<Exit, Failure> {
+async fn status(args: StatusArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     let request = proto::ClusterStatusRequest { with_state_hash: args.hash };
     let send = |channel, request| async move { ClusterClient::new(channel).status(request).await };
     let shape = shapes::cluster(&context.read(request, send).await?);

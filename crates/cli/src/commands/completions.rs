@@ -3,8 +3,8 @@
 use clap_complete::Shell;
 
 use crate::args::definition;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +21,7 @@ pub struct Args {
 }
 
 /// Prints them.
-pub fn run(args: Args) -> Result<Exit, Failure> {
+pub fn run(args: Args) -> Result<Exit, CommandError> {
     let mut text = Vec::new();
     clap_complete::generate(args.shell, &mut definition(), "tenure", &mut text);
     // Through a buffer: the generator panics where writing fails, and a closed pipe is no error.

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use serde_json::json;
 use tenure_demo::{Narrator, Options, Story};
 
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -62,12 +62,12 @@ fn parse_story(text: &str) -> Result<Which, String> {
 }
 
 /// Tells it.
-pub fn run(args: Args, output: &Output) -> Result<Exit, Failure> {
+pub fn run(args: Args, output: &Output) -> Result<Exit, CommandError> {
     let fleet = args.fleet.unwrap_or(if args.quick { 1_000 } else { 10_000 });
     let options = Options { quick: args.quick, first_token: args.token, fleet: fleet as usize };
     for (index, story) in args.story.0.into_iter().enumerate() {
         if index > 0 && !output.is_json() {
-            output.line("\n").map_err(Failure::Output)?;
+            output.line("\n").map_err(CommandError::Output)?;
         }
         // The story is what was asked for; but a program that asked for JSON gets nothing else on stdout.
         let (to, colours): (Box<dyn Write>, bool) = if output.is_json() {
@@ -76,11 +76,11 @@ pub fn run(args: Args, output: &Output) -> Result<Exit, Failure> {
             (Box::new(io::stdout()), output.form().paint().is_wet())
         };
         let seen = tenure_demo::tell(story, &options, &mut Narrator::new(to, colours))
-            .map_err(|error| Failure::said(Exit::Other, error.to_string()))?;
+            .map_err(|error| CommandError::said(Exit::Other, error.to_string()))?;
         if output.is_json() {
             output
                 .line(&json!({"story": story.name(), "seen": seen}).to_string())
-                .map_err(Failure::Output)?;
+                .map_err(CommandError::Output)?;
         }
     }
     Ok(Exit::Done)

@@ -9,7 +9,7 @@ use tenure_core::ResourceName;
 
 use super::run::{Holding, exit_code, runtime, words_of};
 use crate::args::Globals;
-use crate::failure::Failure;
+use crate::error::CommandError;
 use crate::output::Output;
 use crate::run::{Ended, Stage};
 
@@ -63,7 +63,7 @@ pub struct Args {
 }
 
 /// Campaigns, leads, and campaigns again.
-pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, Failure> {
+pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, CommandError> {
     let mut plan = args.holding.plan(args.name, args.command);
     plan.warm_up = args.warm_up;
     plan.value = args.value;

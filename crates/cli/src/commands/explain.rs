@@ -7,8 +7,8 @@ use tenure_core::ResourceName;
 use tenure_wire::json;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::explain;
 use crate::shapes;
 
@@ -27,7 +27,7 @@ pub struct Args {
 }
 
 /// Explains it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let resource = args.resource.to_string();
     let request = proto::LeaseGetRequest { resource: resource.clone(), stale: false };
     let get = |channel, request| async move { LeasesClient::new(channel).get(request).await };
@@ -39,17 +39,17 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
 
     let lease = shapes::lease(&lease, &fences);
     let past: Vec<json::Transition> = transitions.iter().filter_map(shapes::transition).collect();
-    let told = || {
-        let mut told = shapes::value(&lease);
-        told["history"] = past.iter().map(shapes::value).collect();
-        told
+    let report = || {
+        let mut report = shapes::value(&lease);
+        report["history"] = past.iter().map(shapes::value).collect();
+        report
     };
-    context.output.tell(told, |form| explain::explain(&lease, &past, form.paint()))?;
+    context.output.tell(report, |form| explain::explain(&lease, &past, form.paint()))?;
     Ok(Exit::Done)
 }
 
 /// The fences of one resource: those under its name as a prefix, as far as they are its own.
-async fn fences_of(resource: String, context: &Context<'_>) -> Result<Vec<proto::FenceView>, Failure> {
+async fn fences_of(resource: String, context: &Context<'_>) -> Result<Vec<proto::FenceView>, CommandError> {
     // Its own come first in the order of names, so the first page has them all.
     let request = proto::FenceListRequest { prefix: resource, limit: None, after: String::new() };
     let send = |channel, request| async move { FencesClient::new(channel).list(request).await };

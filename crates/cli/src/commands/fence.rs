@@ -12,8 +12,8 @@ mod repair;
 mod status;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 pub use coverage::all as known_fences;
 
@@ -58,7 +58,7 @@ pub enum Command {
 }
 
 /// Does it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     match args.command {
         Command::Ls(args) => coverage::run(args, context).await,
         Command::Forget(args) => forget::run(args, context).await,

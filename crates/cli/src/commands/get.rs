@@ -8,8 +8,8 @@ use tenure_wire::json::KubernetesLease;
 
 use super::fence::known_fences;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::leases;
 use crate::shapes;
 
@@ -46,7 +46,7 @@ pub enum Shape {
 }
 
 /// Shows it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let request = proto::LeaseGetRequest { resource: args.resource.to_string(), stale: args.stale };
     let send = |channel, request| async move { LeasesClient::new(channel).get(request).await };
     let answer = context.read(request, send).await?;

@@ -6,8 +6,8 @@ use tenure_core::ResourceName;
 use tenure_wire::json;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::leases;
 use crate::shapes;
 
@@ -30,7 +30,7 @@ pub struct Args {
 }
 
 /// Shows it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let request = proto::HistoryRequest { resource: args.resource.to_string(), limit: args.limit };
     let send = |channel, request| async move { LeasesClient::new(channel).history(request).await };
     let answer = context.read(request, send).await?;
@@ -38,7 +38,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     let request = proto::LeaseGetRequest { resource: args.resource.to_string(), stale: false };
     let get = |channel, request| async move { LeasesClient::new(channel).get(request).await };
     let lease = context.read(request, get).await?.lease.unwrap_or_default();
-    // Asked for one after the other; what ended in between is told as ended.
+    // Asked for one after the other; what ended in between is reported as ended.
     let ended = |holding: &proto::Holding| past.iter().any(|lease| lease.token == holding.token);
     let present: Vec<json::Holder> =
         lease.holders.iter().filter(|holding| !ended(holding)).map(shapes::holder).collect();

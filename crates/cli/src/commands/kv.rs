@@ -9,8 +9,8 @@ use tenure_wire::json;
 
 use crate::args::GuardArgs;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::leases;
 use crate::shapes;
 
@@ -114,7 +114,7 @@ pub struct LsArgs {
 }
 
 /// Does it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     match args.command {
         Command::Get(args) => get(args, context).await,
         Command::Put(args) => put(args, context).await,
@@ -123,11 +123,11 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     }
 }
 
-fn absent(key: &RegisterKey) -> Failure {
-    Failure::said(Exit::NotFound, format!("register {key} does not exist"))
+fn absent(key: &RegisterKey) -> CommandError {
+    CommandError::said(Exit::NotFound, format!("register {key} does not exist"))
 }
 
-async fn get(args: GetArgs, context: &Context<'_>) -> Result<Exit, Failure> {
+async fn get(args: GetArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     let request = proto::RegisterGetRequest { key: args.key.as_bytes().to_vec(), stale: args.stale };
     let send = |channel, request| async move { RegistersClient::new(channel).get(request).await };
     let register = context.read(request, send).await?.register.unwrap_or_default();
@@ -141,7 +141,7 @@ async fn get(args: GetArgs, context: &Context<'_>) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-async fn put(args: PutArgs, context: &Context<'_>) -> Result<Exit, Failure> {
+async fn put(args: PutArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     let value = if args.value == "@-" { read_stdin()? } else { args.value.into_bytes() };
     let key = args.key.as_bytes().to_vec();
     let put = proto::Put { key: key.clone(), value, guard: args.guard.to_proto(), ephemeral: args.ephemeral };
@@ -166,7 +166,7 @@ async fn put(args: PutArgs, context: &Context<'_>) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-async fn rm(args: RmArgs, context: &Context<'_>) -> Result<Exit, Failure> {
+async fn rm(args: RmArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     let key = args.key.as_bytes().to_vec();
     let read = proto::Read { key: key.clone() };
     let delete = proto::Delete { key: key.clone(), guard: args.guard.to_proto() };
@@ -200,7 +200,7 @@ async fn write(
     then: Vec<proto::Operation>,
     caller: Option<proto::Caller>,
     context: &Context<'_>,
-) -> Result<proto::WriteResponse, Failure> {
+) -> Result<proto::WriteResponse, CommandError> {
     let compare = |revision| proto::Compare {
         key: key.to_vec(),
         op: proto::CompareOp::Equal.into(),
@@ -217,7 +217,7 @@ async fn write(
     Ok(context.change(request, send).await?)
 }
 
-fn changed_meanwhile(key: &RegisterKey, answer: &proto::WriteResponse) -> Failure {
+fn changed_meanwhile(key: &RegisterKey, answer: &proto::WriteResponse) -> CommandError {
     let found = match answer.results.first() {
         Some(register) if register.value.is_some() => {
             format!("register {key} was last changed by revision {}", register.mod_revision)
@@ -225,10 +225,10 @@ fn changed_meanwhile(key: &RegisterKey, answer: &proto::WriteResponse) -> Failur
         _ => format!("register {key} does not exist"),
     };
     let hint = "read it again, decide again, and write under the revision that you have read";
-    Failure::with_hint(Exit::Other, format!("{found}; nothing was written"), hint)
+    CommandError::with_hint(Exit::Other, format!("{found}; nothing was written"), hint)
 }
 
-fn read_stdin() -> Result<Vec<u8>, Failure> {
+fn read_stdin() -> Result<Vec<u8>, CommandError> {
     // One byte more than any register holds, so that too much is refused by the store and not cut here.
     let most = u64::from(tenure_core::Limits::default().value_bytes_max) * 16 + 1;
     let mut value = Vec::new();
@@ -236,11 +236,11 @@ fn read_stdin() -> Result<Vec<u8>, Failure> {
         .lock()
         .take(most)
         .read_to_end(&mut value)
-        .map_err(|error| Failure::said(Exit::Other, format!("stdin cannot be read: {error}")))?;
+        .map_err(|error| CommandError::said(Exit::Other, format!("stdin cannot be read: {error}")))?;
     Ok(value)
 }
 
-async fn ls(args: LsArgs, context: &Context<'_>) -> Result<Exit, Failure> {
+async fn ls(args: LsArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     let limit = args.limit.unwrap_or(usize::MAX);
     let mut all: Vec<json::Register> = Vec::new();
     let mut after = Vec::new();

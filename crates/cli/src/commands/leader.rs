@@ -8,8 +8,8 @@ use tenure_client::{CallError, Code, Leader, Watch, proto};
 use tenure_core::ResourceName;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::leader;
 use crate::shapes;
 
@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 /// Shows it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     if args.watch {
         return follow(&args.name, context).await;
     }
@@ -61,7 +61,7 @@ async fn look(
     name: &ResourceName,
     stale: bool,
     context: &Context<'_>,
-) -> Result<(shapes::Leadership, u64), Failure> {
+) -> Result<(shapes::Leadership, u64), CommandError> {
     let request = proto::LeaseGetRequest { resource: name.to_string(), stale };
     let send = |channel, request| async move { LeasesClient::new(channel).get(request).await };
     let (lease, revision) = match context.read(request, send).await {
@@ -81,24 +81,24 @@ async fn look(
 }
 
 /// Tells who leads, and every change of it, until interrupted.
-async fn follow(name: &ResourceName, context: &Context<'_>) -> Result<Exit, Failure> {
+async fn follow(name: &ResourceName, context: &Context<'_>) -> Result<Exit, CommandError> {
     let patience = context.timeout().max(PATIENCE_MIN);
     let begin = || Watch::new(context.transport.clone(), name.to_string(), None, patience);
     let mut watch = begin();
     // Its first word names the revision after which it begins, so no change falls between it and the first look.
     watch.next().await?;
-    let mut told = None;
+    let mut last_shown = None;
     loop {
         let (shape, looked) = look(name, false, context).await?;
-        if told.as_ref() != Some(&shape.identity()) {
+        if last_shown.as_ref() != Some(&shape.identity()) {
             context.output.tell(|| shapes::value(&shape), |form| leader::line(&shape, form))?;
-            told = Some(shape.identity());
+            last_shown = Some(shape.identity());
         }
         loop {
             let change = tokio::select! {
                 biased;
                 interrupted = tokio::signal::ctrl_c() => {
-                    interrupted.map_err(|error| Failure::said(Exit::Other, format!("signals cannot be heard: {error}")))?;
+                    interrupted.map_err(|error| CommandError::said(Exit::Other, format!("signals cannot be received: {error}")))?;
                     return Ok(Exit::Done);
                 }
                 change = watch.next() => change,

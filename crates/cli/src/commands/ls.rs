@@ -8,8 +8,8 @@ use tenure_wire::json;
 
 use super::fence::known_fences;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::leases;
 use crate::shapes;
 
@@ -35,7 +35,7 @@ pub struct Args {
 }
 
 /// Lists them, page by page.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let limit = args.limit.unwrap_or(usize::MAX);
     // A stale answer is asked for when there is no leader, and then nobody can say more.
     let fences = if args.stale { Vec::new() } else { known_fences(&args.prefix, context).await? };

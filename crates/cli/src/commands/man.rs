@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::args::definition;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -21,9 +21,9 @@ pub struct Args {
 }
 
 /// Writes one page per command.
-pub fn run(args: Args, output: &Output) -> Result<Exit, Failure> {
+pub fn run(args: Args, output: &Output) -> Result<Exit, CommandError> {
     let cannot = |path: &Path, error: std::io::Error| {
-        Failure::said(Exit::Other, format!("{} cannot be written: {error}", path.display()))
+        CommandError::said(Exit::Other, format!("{} cannot be written: {error}", path.display()))
     };
     fs::create_dir_all(&args.directory).map_err(|error| cannot(&args.directory, error))?;
     clap_mangen::generate_to(definition(), &args.directory)

@@ -31,17 +31,17 @@ pub mod watch;
 
 use crate::args::{Globals, StoreCommand};
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 
 /// Runs a command that asks the store.
-pub fn run(command: StoreCommand, globals: &Globals, output: &Output) -> Result<Exit, Failure> {
+pub fn run(command: StoreCommand, globals: &Globals, output: &Output) -> Result<Exit, CommandError> {
     // One thread is enough for one question, and is started faster than several.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Failure::said(Exit::Other, format!("no runtime: {error}")))?;
+        .map_err(|error| CommandError::said(Exit::Other, format!("no runtime: {error}")))?;
     let context = Context::new(globals, output);
     runtime.block_on(async {
         match command {

@@ -6,8 +6,8 @@ use tenure_core::{ResourceName, SessionId, Token};
 
 use crate::args::{Length, parse_token};
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::shapes;
 
 const EXAMPLES: &str = "\
@@ -37,7 +37,7 @@ pub struct Args {
 }
 
 /// Gives the lease back.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let caller = proto::Caller { session: args.session.to_string(), number: None, lowest_awaited: 0 };
     let request = proto::ReleaseRequest {
         caller: Some(caller),

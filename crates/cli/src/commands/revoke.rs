@@ -7,8 +7,8 @@ use tenure_core::ResourceName;
 use tenure_wire::json::Revoked;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::words::span;
 use crate::shapes;
 
@@ -39,7 +39,7 @@ pub struct Args {
 }
 
 /// Ends the leases, or gives notice.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let request = proto::RevokeRequest {
         resource: args.resource.to_string(),
         session_number: args.only,
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn notice_and_end_are_told_apart() {
+    fn notice_and_end_are_distinguished() {
         expect!["gave notice to node-a (session 7, token 12): settlement/cron is free when it confirms, or in 7.2s"]
             .assert_eq(&words(&revoked(None), false));
         expect![[r#"

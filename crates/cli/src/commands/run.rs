@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use tenure_core::{HolderName, Mode, Policies, ResourceName};
 
 use crate::args::{Globals, Length, ModeArg, TTL_DEFAULT, WaitArg};
+use crate::error::CommandError;
 use crate::exit::{self, Exit};
-use crate::failure::Failure;
 use crate::output::Output;
 use crate::run::{Cause, Contain, Ended, Plan, Stage};
 
@@ -140,7 +140,7 @@ fn own_holder() -> HolderName {
 }
 
 /// Acquires, runs, gives back.
-pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, Failure> {
+pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, CommandError> {
     let wait = match args.wait {
         _ if args.no_wait => None,
         None | Some(WaitArg::Forever) => Some(None),
@@ -158,9 +158,9 @@ pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, F
 }
 
 /// A runtime on this very thread: the children of a process are those of its threads, and here there is one to have them.
-pub fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Failure::said(Exit::Other, format!("no runtime: {error}")))
+    runtime.map_err(|error| CommandError::said(Exit::Other, format!("no runtime: {error}")))
 }
 
 /// How the process ends after a term.

@@ -16,8 +16,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
 use crate::args::Length;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 use crate::render::Form;
 
@@ -99,11 +99,11 @@ impl FromStr for LogLevel {
         let targets = text.parse::<Targets>().map_err(|error| error.to_string())?;
         // The engine tells of every message at `debug`, of every step at `info`, and of an unreachable peer many times
         // a second at `warn`, of which the replica tells once; whoever wants all of that names it.
-        let quiet = |targets: Targets| match text.contains("openraft") {
+        let without_engine = |targets: Targets| match text.contains("openraft") {
             true => targets,
             false => targets.with_target("openraft", tracing_subscriber::filter::LevelFilter::ERROR),
         };
-        Ok(LogLevel(quiet(targets)))
+        Ok(LogLevel(without_engine(targets)))
     }
 }
 
@@ -143,14 +143,14 @@ impl FromStr for Peers {
 }
 
 /// Runs the node until a signal tells it to stop.
-pub fn run(args: Args, output: &Output) -> Result<Exit, Failure> {
+pub fn run(args: Args, output: &Output) -> Result<Exit, CommandError> {
     let config = config(&args)?;
     start_log(&args, output);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers())
         .enable_all()
         .build()
-        .map_err(|error| Failure::said(Exit::Other, format!("no runtime: {error}")))?;
+        .map_err(|error| CommandError::said(Exit::Other, format!("no runtime: {error}")))?;
     runtime.block_on(serve(config, output))
 }
 
@@ -160,14 +160,14 @@ fn workers() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() - 1).max(1)
 }
 
-async fn serve(config: Config, output: &Output) -> Result<Exit, Failure> {
+async fn serve(config: Config, output: &Output) -> Result<Exit, CommandError> {
     let data_dir = config.data_dir.clone();
-    // Heard from the first moment on: a signal that comes during the start stops the node as soon as it stands.
+    // Received from the first moment on: a signal that comes during the start stops the node as soon as it stands.
     let signals = Signals::new()
-        .map_err(|error| Failure::said(Exit::Other, format!("signals cannot be heard: {error}")))?;
+        .map_err(|error| CommandError::said(Exit::Other, format!("signals cannot be received: {error}")))?;
     let server = Server::start(config)
         .await
-        .map_err(|error| Failure::said(Exit::Other, format!("the node cannot start: {error}")))?;
+        .map_err(|error| CommandError::said(Exit::Other, format!("the node cannot start: {error}")))?;
     let voters = server.node().status().replica.voters;
     let company = match (server.is_alone(), voters.len()) {
         (true, _) => Company::None,
@@ -178,7 +178,7 @@ async fn serve(config: Config, output: &Output) -> Result<Exit, Failure> {
     output.tell(|| greeting.json(), |form| greeting.words(form))?;
     match server.run_until(signals.stop()).await {
         Ok(()) => Ok(Exit::Done),
-        Err(failure) => Err(Failure::said(Exit::Other, format!("the node has failed: {failure}"))),
+        Err(failure) => Err(CommandError::said(Exit::Other, format!("the node has failed: {failure}"))),
     }
 }
 
@@ -196,14 +196,14 @@ impl Signals {
 
     /// Resolves with the first signal; a second one ends the process, for whoever cannot wait for the drain.
     async fn stop(mut self) {
-        self.heard().await;
+        self.signal_received().await;
         tokio::spawn(async move {
-            self.heard().await;
+            self.signal_received().await;
             std::process::exit(Exit::Other as i32);
         });
     }
 
-    async fn heard(&mut self) {
+    async fn signal_received(&mut self) {
         tokio::select! {
             biased;
             _ = self.terminate.recv() => {}
@@ -212,9 +212,9 @@ impl Signals {
     }
 }
 
-fn config(args: &Args) -> Result<Config, Failure> {
+fn config(args: &Args) -> Result<Config, CommandError> {
     let listen = resolve(&args.listen)?;
-    let usage = |message: String, hint: &str| Failure::with_hint(Exit::Usage, message, hint);
+    let usage = |message: String, hint: &str| CommandError::with_hint(Exit::Usage, message, hint);
     let open = "there is no authentication yet: whoever reaches the port may do anything. Listen on 127.0.0.1, or say --insecure";
     if !listen.ip().is_loopback() && !args.insecure {
         return Err(usage(format!("{listen} can be reached from other machines"), open));
@@ -241,12 +241,12 @@ fn config(args: &Args) -> Result<Config, Failure> {
     Ok(config)
 }
 
-fn resolve(address: &str) -> Result<SocketAddr, Failure> {
+fn resolve(address: &str) -> Result<SocketAddr, CommandError> {
     let found = address.to_socket_addrs().map(|mut addresses| addresses.next());
     match found {
         Ok(Some(address)) => Ok(address),
-        Ok(None) => Err(Failure::said(Exit::Usage, format!("{address} has no address"))),
-        Err(error) => Err(Failure::with_hint(
+        Ok(None) => Err(CommandError::said(Exit::Usage, format!("{address} has no address"))),
+        Err(error) => Err(CommandError::with_hint(
             Exit::Usage,
             format!("{address} is no address to listen on: {error}"),
             format!("write host:port, such as 127.0.0.1:{DEFAULT_PORT}"),
@@ -366,7 +366,7 @@ mod tests {
     fn configured(line: &str) -> Result<Config, String> {
         let args = Only::try_parse_from(line.split_whitespace()).expect(line).args;
         config(&args).map_err(|failure| match failure {
-            Failure::Said { exit: Exit::Usage, message, .. } => message,
+            CommandError::Said { exit: Exit::Usage, message, .. } => message,
             other => panic!("{other:?}"),
         })
     }

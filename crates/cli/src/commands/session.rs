@@ -7,8 +7,8 @@ use tenure_wire::json;
 
 use crate::args::{Length, TTL_DEFAULT, default_holder};
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::words::{count, span};
 use crate::render::{Form, leases};
 use crate::shapes;
@@ -83,7 +83,7 @@ pub struct LsArgs {
 }
 
 /// Does it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     match args.command {
         Command::Open(args) => open(args, context).await,
         Command::Renew(args) => renew(args, context).await,
@@ -92,7 +92,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     }
 }
 
-async fn open(args: OpenArgs, context: &Context<'_>) -> Result<Exit, Failure> {
+async fn open(args: OpenArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     let request = proto::SessionOpenRequest {
         holder: args.holder.unwrap_or_else(default_holder).to_string(),
         ttl_ms: args.ttl.millis(),
@@ -124,7 +124,7 @@ async fn open(args: OpenArgs, context: &Context<'_>) -> Result<Exit, Failure> {
     Ok(Exit::Done)
 }
 
-async fn renew(args: RenewArgs, context: &Context<'_>) -> Result<Exit, Failure> {
+async fn renew(args: RenewArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     // Number zero: a caller that keeps no numbers. Each transmission simply renews.
     let renewal = |session: &SessionId| proto::SessionRenewal { session: session.to_string(), number: 0 };
     let request = proto::SessionRenewRequest { renewals: args.sessions.iter().map(renewal).collect() };
@@ -149,7 +149,7 @@ async fn renew(args: RenewArgs, context: &Context<'_>) -> Result<Exit, Failure> 
         .filter(|session| answer.unknown.contains(&session.to_string()))
         .map(|session| session.number.to_string())
         .collect();
-    Err(Failure::with_hint(
+    Err(CommandError::with_hint(
         Exit::Lost,
         format!("{} has ended, or never was", many_sessions(&numbers)),
         "stop what its leases allowed; open a new session and acquire again",
@@ -165,16 +165,18 @@ fn many_sessions(numbers: &[String]) -> String {
 
 fn words_of_renewal(number: u64, renewed: &json::Renewed) -> String {
     let mut lines = vec![format!("session {number} is renewed for {}", span(renewed.ttl_ms))];
-    for news in &renewed.noticed {
-        let left = news.remaining_ms.map(|left| format!(" within {}", span(left))).unwrap_or_default();
+    for change in &renewed.noticed {
+        let left = change.remaining_ms.map(|left| format!(" within {}", span(left))).unwrap_or_default();
         lines.push(format!(
             "  its lease on {} (token {}) ends{left}: {}",
-            news.resource, news.token, news.why
+            change.resource, change.token, change.why
         ));
     }
-    for news in &renewed.ended {
-        lines
-            .push(format!("  its lease on {} (token {}) has ended: {}", news.resource, news.token, news.why));
+    for change in &renewed.ended {
+        lines.push(format!(
+            "  its lease on {} (token {}) has ended: {}",
+            change.resource, change.token, change.why
+        ));
     }
     if renewed.incomplete {
         lines.push("  more of its leases have ended than are remembered".to_owned());
@@ -182,7 +184,7 @@ fn words_of_renewal(number: u64, renewed: &json::Renewed) -> String {
     lines.join("\n")
 }
 
-async fn close(args: CloseArgs, context: &Context<'_>) -> Result<Exit, Failure> {
+async fn close(args: CloseArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     let caller = proto::Caller { session: args.session.to_string(), number: None, lowest_awaited: 0 };
     let request = proto::SessionCloseRequest { caller: Some(caller), died: args.died };
     let send = |channel, request| async move { SessionsClient::new(channel).close(request).await };
@@ -196,7 +198,7 @@ async fn close(args: CloseArgs, context: &Context<'_>) -> Result<Exit, Failure> 
     Ok(Exit::Done)
 }
 
-async fn ls(args: LsArgs, context: &Context<'_>) -> Result<Exit, Failure> {
+async fn ls(args: LsArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     let limit = args.limit.unwrap_or(usize::MAX);
     let mut all: Vec<proto::SessionSummary> = Vec::new();
     let mut after = None;

@@ -20,8 +20,8 @@ use tokio::sync::mpsc;
 use super::fence::known_fences;
 use crate::args::Length;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::top::{Frame, Glance, Numbers, Sort, render};
 use crate::render::{Form, Paint};
 use crate::shapes;
@@ -61,7 +61,7 @@ pub struct Args {
 }
 
 /// Shows it until it is told to stop, or once.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let output = context.output;
     let live = !output.is_json() && matches!(output.form(), Form::Terminal(_)) && io::stdout().is_terminal();
     if live {
@@ -98,14 +98,14 @@ enum Asked {
 }
 
 /// The live screen. Asking may take as long as `--timeout` when the store has gone; keys, signals and the window's size
-/// are heard meanwhile.
-async fn watch(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
-    let hear = |kind| signal(kind).map_err(Failure::Output);
-    let mut interrupted = hear(SignalKind::interrupt())?;
-    let mut terminated = hear(SignalKind::terminate())?;
-    let mut hung_up = hear(SignalKind::hangup())?;
-    let mut resized = hear(SignalKind::window_change())?;
-    let mut suspended = hear(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
+/// are received meanwhile.
+async fn watch(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
+    let listen = |kind| signal(kind).map_err(CommandError::Output);
+    let mut interrupted = listen(SignalKind::interrupt())?;
+    let mut terminated = listen(SignalKind::terminate())?;
+    let mut hung_up = listen(SignalKind::hangup())?;
+    let mut resized = listen(SignalKind::window_change())?;
+    let mut suspended = listen(SignalKind::from_raw(Signal::TSTP.as_raw()))?;
     let screen = Screen::enter()?;
     let (_open, mut keys) = keys();
     let mut seconds = tokio::time::interval(Duration::from_secs(1));
@@ -118,7 +118,7 @@ async fn watch(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
             look(&args.prefix, context).await
         };
         tokio::pin!(next);
-        let news = loop {
+        let next_events = loop {
             screen.show(&view.draw(context.output.form().paint()))?;
             tokio::select! {
                 biased;
@@ -132,12 +132,12 @@ async fn watch(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
                         return Ok(Exit::Done);
                     }
                 }
-                news = &mut next => break news,
+                next_events = &mut next => break next_events,
                 _ = seconds.tick() => {}
             }
         };
         first = false;
-        match news {
+        match next_events {
             Ok(glance) => view.take(glance),
             Err(failure) => view.trouble = Some(failure.words().replace('\n', " ")),
         }
@@ -192,7 +192,7 @@ impl View {
     }
 }
 
-async fn look(prefix: &str, context: &Context<'_>) -> Result<Glance, Failure> {
+async fn look(prefix: &str, context: &Context<'_>) -> Result<Glance, CommandError> {
     let request = proto::ClusterStatusRequest { with_state_hash: false };
     let send = |channel, request| async move { ClusterClient::new(channel).status(request).await };
     let cluster = shapes::cluster(&context.read(request, send).await?);

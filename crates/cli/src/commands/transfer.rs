@@ -5,8 +5,8 @@ use tenure_client::proto::leases_client::LeasesClient;
 use tenure_core::{ResourceName, SessionId};
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::shapes;
 
 const EXAMPLES: &str = "\
@@ -32,7 +32,7 @@ pub struct Args {
 }
 
 /// Hands the lease on.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let caller = proto::Caller { session: args.session.to_string(), number: None, lowest_awaited: 0 };
     let request =
         proto::TransferRequest { caller: Some(caller), resource: args.resource.to_string(), to: args.to };

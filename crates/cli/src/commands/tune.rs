@@ -9,8 +9,8 @@ use tenure_core::{Advice, Bounds, Load, Timing, TimingNumbers};
 
 use crate::args::{Length, TTL_DEFAULT};
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::tune::{self, Habit};
 
 const EXAMPLES: &str = "\
@@ -129,7 +129,7 @@ impl Args {
 }
 
 /// Checks, prices, and recommends where asked to.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     if !args.probe {
         let (numbers, load) = (args.numbers(), args.load(None));
         let judged = judge(numbers, &args.bounds(), &load, context)?;
@@ -144,10 +144,10 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     }
     let measured = probe::measure(args.probe_for.get(), context).await?;
     let advice = Advice::on(&measured, &args.bounds());
-    let told = || tune::probed_json(&measured, advice.as_ref());
-    context.output.tell(told, |form| tune::probed(&measured, advice.as_ref(), form))?;
+    let report = || tune::probed_json(&measured, advice.as_ref());
+    context.output.tell(report, |form| tune::probed(&measured, advice.as_ref(), form))?;
     let Some(advice) = advice else {
-        return Err(Failure::with_hint(
+        return Err(CommandError::with_hint(
             Exit::Other,
             "no TTL up to the server's limit fits what was measured",
             "measure again when the machine is less busy; work that stands still this long needs fences, not leases",
@@ -167,21 +167,21 @@ fn judge(
     bounds: &Bounds,
     load: &Load,
     context: &Context<'_>,
-) -> Result<Exit, Failure> {
+) -> Result<Exit, CommandError> {
     match numbers.checked(bounds) {
         Ok(timing) => {
             tell(&timing, bounds, load, context)?;
             Ok(Exit::Done)
         }
         Err(_) => {
-            let told = || tune::broken_json(&numbers, bounds);
-            context.output.tell(told, |form| tune::broken(&numbers, bounds, form))?;
+            let report = || tune::broken_json(&numbers, bounds);
+            context.output.tell(report, |form| tune::broken(&numbers, bounds, form))?;
             Ok(Exit::Other)
         }
     }
 }
 
-fn tell(timing: &Timing, bounds: &Bounds, load: &Load, context: &Context<'_>) -> Result<(), Failure> {
+fn tell(timing: &Timing, bounds: &Bounds, load: &Load, context: &Context<'_>) -> Result<(), CommandError> {
     context
         .output
         .tell(|| tune::plan_json(timing, bounds, load), |form| tune::plan(timing, bounds, load, form))?;

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tenure_client::Watch;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::events;
 use crate::shapes;
 
@@ -36,19 +36,19 @@ pub struct Args {
 }
 
 /// Follows until interrupted.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let patience = context.timeout().max(PATIENCE_MIN);
     let mut watch = Watch::new(context.transport.clone(), args.prefix, args.from, patience);
     loop {
-        let told = tokio::select! {
+        let response = tokio::select! {
             biased;
             interrupted = tokio::signal::ctrl_c() => {
-                interrupted.map_err(|error| Failure::said(Exit::Other, format!("signals cannot be heard: {error}")))?;
+                interrupted.map_err(|error| CommandError::said(Exit::Other, format!("signals cannot be received: {error}")))?;
                 return Ok(Exit::Done);
             }
-            told = watch.next() => told?,
+            response = watch.next() => response?,
         };
-        for event in shapes::events(&told) {
+        for event in shapes::events(&response) {
             context.output.tell(|| shapes::value(&event), |form| events::line(&event, form))?;
         }
     }

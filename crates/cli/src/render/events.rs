@@ -7,7 +7,7 @@ use super::words::{brief, mode_and_slot, span, tame};
 
 /// One event as one line: revision, time, kind, what it is about, the rest.
 pub fn line(event: &Event, form: Form) -> String {
-    let Told { about, rest } = told(&event.kind);
+    let EventText { about, rest } = event_text(&event.kind);
     let kind = event.kind.name();
     match form {
         Form::Plain => format!("{}\t{}\t{kind}\t{about}\t{rest}", event.revision, event.at),
@@ -22,7 +22,7 @@ pub fn line(event: &Event, form: Form) -> String {
 
 fn colored(kind: &EventKind, text: &str, paint: Paint) -> String {
     match kind {
-        EventKind::Granted { .. } | EventKind::TookOffice { .. } => paint.good(text),
+        EventKind::Granted { .. } | EventKind::BecameLeader { .. } => paint.good(text),
         EventKind::Ended { why, .. } if why == "released" || why == "transferred" => text.to_owned(),
         EventKind::Ended { .. } | EventKind::Refused { .. } => paint.bad(text),
         EventKind::Noticed { .. } | EventKind::Lapsed { .. } | EventKind::Paused { .. } => paint.warn(text),
@@ -30,13 +30,13 @@ fn colored(kind: &EventKind, text: &str, paint: Paint) -> String {
     }
 }
 
-struct Told {
+struct EventText {
     about: String,
     rest: String,
 }
 
-fn told(kind: &EventKind) -> Told {
-    let about_session = |number: &u64, rest: String| Told { about: format!("session {number}"), rest };
+fn event_text(kind: &EventKind) -> EventText {
+    let about_session = |number: &u64, rest: String| EventText { about: format!("session {number}"), rest };
     match kind {
         EventKind::Opened { session_number, holder } => about_session(session_number, format!("by {holder}")),
         EventKind::Closed { session_number, holder, why } => {
@@ -65,7 +65,7 @@ fn told(kind: &EventKind) -> Told {
             let rest = format!(
                 "to {holder} (session {session_number}): token {token}, generation {generation}, {how}{waited}"
             );
-            Told { about: resource.clone(), rest }
+            EventText { about: resource.clone(), rest }
         }
         EventKind::Ended { resource, session_number, holder, slot, token, why, held_ms, reason, .. } => {
             let slot = slot.map(|slot| format!(", slot {slot}")).unwrap_or_default();
@@ -74,9 +74,9 @@ fn told(kind: &EventKind) -> Told {
                 words_of(reason),
                 span(*held_ms)
             );
-            Told { about: resource.clone(), rest }
+            EventText { about: resource.clone(), rest }
         }
-        EventKind::Noticed { resource, session_number, token, why, remaining_ms, reason } => Told {
+        EventKind::Noticed { resource, session_number, token, why, remaining_ms, reason } => EventText {
             about: resource.clone(),
             rest: format!(
                 "to session {session_number}: {why}{}; token {token} ends within {}",
@@ -84,38 +84,38 @@ fn told(kind: &EventKind) -> Told {
                 span(*remaining_ms)
             ),
         },
-        EventKind::Queued { resource, session_number, holder, .. } => Told {
+        EventKind::Queued { resource, session_number, holder, .. } => EventText {
             about: resource.clone(),
             rest: format!("{holder} (session {session_number}) stands in line"),
         },
-        EventKind::Unqueued { resource, session_number, holder, why, .. } => Told {
+        EventKind::Unqueued { resource, session_number, holder, why, .. } => EventText {
             about: resource.clone(),
             rest: format!("{holder} (session {session_number}) left the line: {why}"),
         },
         EventKind::Put { key, key_base64, value, value_base64, version, .. } => {
             let value = either(value, value_base64);
-            Told {
+            EventText {
                 about: either(key, key_base64),
                 rest: format!("= {} (version {version})", brief(&value, 60)),
             }
         }
         EventKind::Deleted { key, key_base64 } => {
-            Told { about: either(key, key_base64), rest: String::new() }
+            EventText { about: either(key, key_base64), rest: String::new() }
         }
         EventKind::Barrier { resource, token } => {
-            Told { about: resource.clone(), rest: format!("token {token} was taken for nobody") }
+            EventText { about: resource.clone(), rest: format!("token {token} was taken for nobody") }
         }
         EventKind::Armed { scope, fence, token } => {
-            Told { about: scope.clone(), rest: format!("{fence} has installed token {token}") }
+            EventText { about: scope.clone(), rest: format!("{fence} has installed token {token}") }
         }
-        EventKind::Refused { scope, fence, presented, seen, count } => Told {
+        EventKind::Refused { scope, fence, presented, seen, count } => EventText {
             about: scope.clone(),
             rest: format!("{fence} refused {count} stale with token {presented}; it has seen {seen}"),
         },
-        EventKind::TookOffice { node, term } => {
-            Told { about: format!("node {node}"), rest: format!("in term {term}") }
+        EventKind::BecameLeader { node, term } => {
+            EventText { about: format!("node {node}"), rest: format!("in term {term}") }
         }
-        EventKind::Changed { what, how } => Told { about: tame(what), rest: tame(how) },
+        EventKind::Changed { what, how } => EventText { about: tame(what), rest: tame(how) },
     }
 }
 
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn registers_are_told_on_one_line() {
+    fn registers_are_shown_on_one_line() {
         let put = EventKind::Put {
             key: Some("cursor".into()),
             key_base64: None,

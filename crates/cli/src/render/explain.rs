@@ -8,7 +8,7 @@ use super::paint::Paint;
 use super::words::{count, short_time, span, tame, why};
 
 /// How many past holders are told.
-const PAST_TOLD: usize = 3;
+const PAST_SHOWN: usize = 3;
 /// From how many past leases on a habit can be told from an accident.
 const HABIT_AFTER: usize = 3;
 
@@ -21,7 +21,7 @@ pub fn explain(lease: &Lease, past: &[Transition], paint: Paint) -> String {
         [holder] if holder.mode == Mode::Exclusive => story.held(lease, holder),
         _ => story.held_by_several(lease),
     }
-    story.line_of_waiters(lease);
+    story.queue_of_waiters(lease);
     story.fences(lease);
     story.past(past);
     story.text
@@ -139,7 +139,7 @@ impl Story {
         }
     }
 
-    fn line_of_waiters(&mut self, lease: &Lease) {
+    fn queue_of_waiters(&mut self, lease: &Lease) {
         self.paragraph();
         if lease.waiters.is_empty() {
             self.say("Nobody waits for it.");
@@ -179,7 +179,7 @@ impl Story {
         }
         self.paragraph();
         self.say("Before:");
-        for lease in past.iter().take(PAST_TOLD) {
+        for lease in past.iter().take(PAST_SHOWN) {
             let reason =
                 lease.reason.as_deref().map(|reason| format!(" ({})", tame(reason))).unwrap_or_default();
             self.say(&format!(
@@ -191,8 +191,8 @@ impl Story {
                 why(&lease.why)
             ));
         }
-        if past.len() > PAST_TOLD {
-            self.say(&format!("  … and {} more: `tenure history`.", past.len() - PAST_TOLD));
+        if past.len() > PAST_SHOWN {
+            self.say(&format!("  … and {} more: `tenure history`.", past.len() - PAST_SHOWN));
         }
         let silent = past.iter().filter(|lease| lease.why == EndReason::Expired.to_string()).count();
         if past.len() >= HABIT_AFTER && silent * 2 > past.len() {
@@ -231,7 +231,7 @@ fn words_of_waiter(waiter: &Waiter, paint: Paint) -> String {
     )
 }
 
-/// Why the next in line is not granted the resource now, and when it will be.
+/// Why the next in the queue is not granted the resource now, and when it will be.
 fn why_waiting(lease: &Lease, next: &Waiter) -> String {
     let name = &next.holder;
     if let Some(delayed) = lease.delayed_ms {

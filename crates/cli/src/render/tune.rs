@@ -45,14 +45,14 @@ fn scaled(value: u128, unit: u128, name: &str) -> String {
 /// A number with its thousands apart.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
-    let mut told = String::new();
+    let mut consequences = String::new();
     for (index, digit) in digits.chars().enumerate() {
         if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            told.push(',');
+            consequences.push(',');
         }
-        told.push(digit);
+        consequences.push(digit);
     }
-    told
+    consequences
 }
 
 fn headline(numbers: &TimingNumbers, paint: Paint) -> String {
@@ -69,43 +69,46 @@ fn headline(numbers: &TimingNumbers, paint: Paint) -> String {
 /// Numbers that hold: what they cost and buy, and how that changes with the TTL and with R.
 pub fn plan(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
     let paint = form.paint();
-    let told = timing.consequences(load);
+    let consequences = timing.consequences(load);
     let mut text = headline(&timing.numbers(), paint);
     text += &format!("\n{}: both inequalities and the floor hold\n\n", paint.good("good"));
     let renewals = format!(
         "{} a minute{}; one after another they would take {} of commits, batched they ride in entries that are written anyway",
-        grouped(told.renewals_per_minute),
+        grouped(consequences.renewals_per_minute),
         match load.sessions {
             1 => String::new(),
             many => format!(
                 " of {} sessions, {} a second",
                 grouped(many),
-                grouped(told.renewals_per_minute.div_ceil(60))
+                grouped(consequences.renewals_per_minute.div_ceil(60))
             ),
         },
-        span(told.committing_per_minute)
+        span(consequences.committing_per_minute)
     );
     let lines = [
         (
             "usable",
             format!(
                 "{} of the TTL ({:.1} %); {} are given up: sigma, and {} for clocks",
-                span(told.usable),
-                told.usable_share * 100.0,
-                span(told.guard),
-                span(told.drift)
+                span(consequences.usable),
+                consequences.usable_share * 100.0,
+                span(consequences.guard),
+                span(consequences.drift)
             ),
         ),
-        ("crash gap", format!("at worst {} until the next holder is granted", span(told.crash_gap_worst))),
-        ("planned gap", format!("{}: one commit and one message", span(told.planned_gap))),
+        (
+            "crash gap",
+            format!("at worst {} until the next holder is granted", span(consequences.crash_gap_worst)),
+        ),
+        ("planned gap", format!("{}: one commit and one message", span(consequences.planned_gap))),
         ("renewals", renewals),
         (
             "attempts",
             format!(
                 "{} before the deadline, because an unanswered one is repeated after {}; {} if it were not",
-                told.attempts_with_retries,
+                consequences.attempts_with_retries,
                 span(timing.detect()),
-                told.attempts_without_retries
+                consequences.attempts_without_retries
             ),
         ),
     ];
@@ -118,19 +121,19 @@ pub fn plan(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String
 /// The trade-off: what a shorter TTL saves after a crash, and what it costs.
 fn curve(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
     let points = timing.trade_off(bounds);
-    let told: Vec<Consequences> = points.iter().map(|point| point.consequences(load)).collect();
-    let gap_max = told.iter().map(|point| point.crash_gap_worst.as_secs_f64()).fold(0.0, f64::max);
-    let load_max = told.iter().map(|point| point.renewals_per_minute as f64).fold(0.0, f64::max);
+    let consequences: Vec<Consequences> = points.iter().map(|point| point.consequences(load)).collect();
+    let gap_max = consequences.iter().map(|point| point.crash_gap_worst.as_secs_f64()).fold(0.0, f64::max);
+    let load_max = consequences.iter().map(|point| point.renewals_per_minute as f64).fold(0.0, f64::max);
     let mut table = Table::new(&["", ">TTL", ">CRASH GAP", "", ">RENEWALS/MIN", "", ">USABLE"]);
-    for (point, told) in points.iter().zip(&told) {
+    for (point, consequences) in points.iter().zip(&consequences) {
         table.row([
             if point == timing { "*".to_owned() } else { String::new() },
             span(point.ttl()),
-            span(told.crash_gap_worst),
-            bar(told.crash_gap_worst.as_secs_f64(), gap_max, form),
-            grouped(told.renewals_per_minute),
-            bar(told.renewals_per_minute as f64, load_max, form),
-            format!("{:.1} %", told.usable_share * 100.0),
+            span(consequences.crash_gap_worst),
+            bar(consequences.crash_gap_worst.as_secs_f64(), gap_max, form),
+            grouped(consequences.renewals_per_minute),
+            bar(consequences.renewals_per_minute as f64, load_max, form),
+            format!("{:.1} %", consequences.usable_share * 100.0),
         ]);
     }
     table.render(form)
@@ -140,14 +143,14 @@ fn curve(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
 fn cadences(timing: &Timing, bounds: &Bounds, load: &Load, form: Form) -> String {
     let mut table = Table::new(&["R", ">EVERY", ">RENEWALS/MIN", ">ATTEMPTS", ">WITHOUT RETRIES"]);
     for cadence in timing.cadences(bounds) {
-        let told = cadence.consequences(load);
+        let consequences = cadence.consequences(load);
         let part = (cadence.ttl().as_secs_f64() / cadence.renew_every().as_secs_f64()).round();
         table.row([
             format!("TTL/{part}"),
             span(cadence.renew_every()),
-            grouped(told.renewals_per_minute),
-            told.attempts_with_retries.to_string(),
-            told.attempts_without_retries.to_string(),
+            grouped(consequences.renewals_per_minute),
+            consequences.attempts_with_retries.to_string(),
+            consequences.attempts_without_retries.to_string(),
         ]);
     }
     table.render(form)
@@ -245,19 +248,19 @@ fn numbers_json(numbers: &TimingNumbers) -> Value {
 }
 
 fn consequences_json(timing: &Timing, load: &Load) -> Value {
-    let told = timing.consequences(load);
+    let consequences = timing.consequences(load);
     let mut value = numbers_json(&timing.numbers());
     let more = json!({
-        "usable_ms": ms(told.usable),
-        "usable_share": told.usable_share,
-        "guard_ms": ms(told.guard),
-        "drift_ms": ms(told.drift),
-        "crash_gap_worst_ms": ms(told.crash_gap_worst),
-        "planned_gap_ms": ms(told.planned_gap),
-        "renewals_per_minute": told.renewals_per_minute,
-        "committing_per_minute_ms": ms(told.committing_per_minute),
-        "attempts": told.attempts_with_retries,
-        "attempts_without_retries": told.attempts_without_retries,
+        "usable_ms": ms(consequences.usable),
+        "usable_share": consequences.usable_share,
+        "guard_ms": ms(consequences.guard),
+        "drift_ms": ms(consequences.drift),
+        "crash_gap_worst_ms": ms(consequences.crash_gap_worst),
+        "planned_gap_ms": ms(consequences.planned_gap),
+        "renewals_per_minute": consequences.renewals_per_minute,
+        "committing_per_minute_ms": ms(consequences.committing_per_minute),
+        "attempts": consequences.attempts_with_retries,
+        "attempts_without_retries": consequences.attempts_without_retries,
     });
     if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
         value.extend(more);

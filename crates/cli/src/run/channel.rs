@@ -20,7 +20,7 @@ use tenure_clock::MachineMoment;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::UnixStream;
 
-use super::mind::Ending;
+use super::logic::Ending;
 
 /// A deadline on its way: what the two clocks will show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -55,7 +55,7 @@ pub enum ToGuardian {
         kill_before: Duration,
         /// What ends when `run` and its tree are dead.
         session: String,
-        /// Where that is to be told.
+        /// Where that is to be reported.
         endpoints: String,
     },
     /// The lease was renewed, or will not be.

@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::mind::Ending;
+use super::logic::Ending;
 use super::proc;
 use super::signals::{FROM_TERMINAL, Signals, TSTP};
 use super::tree::{self, Tree};

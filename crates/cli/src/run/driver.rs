@@ -1,4 +1,4 @@
-//! The driver of `run` and `elect`: acquires, starts, watches, and carries out what the mind says. No rule about a tree's life is here.
+//! The driver of `run` and `elect`: acquires, starts, watches, and carries out what the logic says. No rule about a tree's life is here.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -17,22 +17,22 @@ use tenure_wire::words::span;
 
 use super::channel::{FromGuardian, ToGuardian};
 use super::guardian::Guardian;
-use super::mind::{Action, Cause, Ending, Event, Finish, Hold, Margins, Mind, Outcome};
+use super::logic::{Action, Cause, Ending, Event, Finish, Hold, Margins, Outcome, RunLogic};
 use super::proc::{self, Handle};
 use super::signals::{FROM_TERMINAL, Signals, TSTP, asks_to_end, ends_a_waiter};
 use super::tree::{Contain, Tree};
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::output::Output;
 
 /// How long the guardian may take to say how a child ended that was seen dead.
-const TOLD_WITHIN: Duration = Duration::from_millis(100);
+const EXPLAINED_WITHIN: Duration = Duration::from_millis(100);
 /// The guardian's deadline comes this part of the margin later than ours: as long as `run` can, it is `run` that kills.
 const GUARDIAN_LATER: u32 = 2;
 /// Bounds of the time between two looks at the lease.
 const LOOK_MIN: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_millis(100);
-/// Delays before a line is joined again.
+/// Delays before a queue is joined again.
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
@@ -51,7 +51,7 @@ pub struct Plan {
     pub mode: Mode,
     /// What else is asked for.
     pub policies: Policies,
-    /// How long to stand in line: not at all, for so long, or as long as it takes.
+    /// How long to wait in the queue: not at all, for so long, or as long as it takes.
     pub wait: Option<Option<Duration>>,
     /// How the tree is held together.
     pub contain: Contain,
@@ -63,11 +63,11 @@ pub struct Plan {
     pub kill_before: Option<Duration>,
     /// How long to wait for a successor after a drain.
     pub hand_over: Option<Duration>,
-    /// What is run while standing in line, by a shell.
+    /// What is run while waiting in the queue, by a shell.
     pub warm_up: Option<String>,
     /// What is published while it is held, for `tenure leader` and observers.
     pub value: Option<String>,
-    /// Go on for as long as it takes when the store cannot be reached or the line was lost.
+    /// Go on for as long as it takes when the store cannot be reached or the queue was lost.
     pub persistent: bool,
 }
 
@@ -109,9 +109,10 @@ impl<'a> Stage<'a> {
         output: &'a Output,
         endpoints: &'a Endpoints,
         timeout: Duration,
-    ) -> Result<Stage<'a>, Failure> {
-        let other =
-            |error: io::Error| Failure::said(Exit::Other, format!("processes cannot be watched: {error}"));
+    ) -> Result<Stage<'a>, CommandError> {
+        let other = |error: io::Error| {
+            CommandError::said(Exit::Other, format!("processes cannot be watched: {error}"))
+        };
         let inherited = proc::own_children();
         set_child_subreaper(Some(getpid())).map_err(|error| other(error.into()))?;
         let signals = Signals::catch().map_err(other)?;
@@ -133,15 +134,16 @@ impl<'a> Stage<'a> {
     }
 
     /// Acquires, runs the command, and ends when nothing of it is left.
-    pub async fn term(&mut self, plan: &Plan) -> Result<Ended, Failure> {
+    pub async fn term(&mut self, plan: &Plan) -> Result<Ended, CommandError> {
         plan.margins()?;
-        let other =
-            |what: &str, why: &dyn std::fmt::Display| Failure::said(Exit::Other, format!("{what}: {why}"));
+        let other = |what: &str, why: &dyn std::fmt::Display| {
+            CommandError::said(Exit::Other, format!("{what}: {why}"))
+        };
         let tree = Tree::make(plan.contain).map_err(|why| other("the tree cannot be contained", &why))?;
         // Before anything is held: what can be prepared costs no moment of the lease.
         let guardian = Guardian::spawn(&tree, self.shares_terminal, &plan.command);
         let mut guardian = guardian.map_err(|error| other("no guardian could be started", &error))?;
-        let held = self.stand_in_line(plan, &mut guardian).await;
+        let held = self.join_queue(plan, &mut guardian).await;
         let ended = match held {
             Ok(Some(held)) => self.hold(plan, &tree, guardian, held).await,
             Ok(None) | Err(_) => {
@@ -155,8 +157,12 @@ impl<'a> Stage<'a> {
         ended
     }
 
-    /// Stands in line and warms up; nothing if this process was asked to end meanwhile.
-    async fn stand_in_line(&mut self, plan: &Plan, guardian: &mut Guardian) -> Result<Option<Held>, Failure> {
+    /// Waits in the queue and warms up; nothing if this process was asked to end meanwhile.
+    async fn join_queue(
+        &mut self,
+        plan: &Plan,
+        guardian: &mut Guardian,
+    ) -> Result<Option<Held>, CommandError> {
         let acquiring = acquire(&self.client, plan, self.timeout);
         let warming = warm_up(plan);
         let ready = async { tokio::try_join!(acquiring, warming) };
@@ -169,7 +175,7 @@ impl<'a> Stage<'a> {
                     return Ok(None);
                 },
                 () = guardian.dead() => {
-                    return Err(Failure::with_hint(
+                    return Err(CommandError::with_hint(
                         Exit::Other,
                         "the guardian was killed before anything was started",
                         "nothing runs without one; run it again",
@@ -187,7 +193,7 @@ impl<'a> Stage<'a> {
         tree: &Tree,
         guardian: Guardian,
         held: Held,
-    ) -> Result<Ended, Failure> {
+    ) -> Result<Ended, CommandError> {
         let margins = plan.margins()?;
         let deadline = deadline_of(&held.lease);
         guardian.send(&ToGuardian::Start {
@@ -201,10 +207,10 @@ impl<'a> Stage<'a> {
         let resource = &plan.resource;
         self.output
             .talk(&format!("tenure: {resource} is held under token {token}; contained by {}", tree.name()));
-        let mind = Mind::new(margins, plan.grace, deadline);
+        let logic = RunLogic::new(margins, plan.grace, deadline);
         let look_every = (margins.hard / 4).clamp(LOOK_MIN, LOOK_MAX);
         let watch =
-            Watch { tree, guardian, mind, look_every, child: None, child_pid: None, unsent: Vec::new() };
+            Watch { tree, guardian, logic, look_every, child: None, child_pid: None, unsent: Vec::new() };
         let finish = watch.run(self, &held.lease).await;
         self.end(plan, held, finish).await;
         Ok(match finish.outcome {
@@ -246,7 +252,7 @@ fn ended_early(by: Duration) -> String {
 struct Watch<'a> {
     tree: &'a Tree,
     guardian: Guardian,
-    mind: Mind,
+    logic: RunLogic,
     look_every: Duration,
     child: Option<Handle>,
     child_pid: Option<i32>,
@@ -257,29 +263,29 @@ struct Watch<'a> {
 impl Watch<'_> {
     async fn run(mut self, stage: &mut Stage<'_>, lease: &Lease) -> Finish {
         let mut changes = lease.changes();
-        let mut told = false;
+        let mut ended = false;
         // Seen dead, and the guardian has not said how.
         let mut unexplained: Option<tokio::time::Instant> = None;
         loop {
             let (hold, now) = read(lease);
-            let wait = self.mind.next_look(hold, now).min(self.look_every);
+            let wait = self.logic.next_look(hold, now).min(self.look_every);
             let event = tokio::select! {
                 biased;
                 message = self.guardian.next() => match message {
-                    Some(message) => self.hear(stage, message),
+                    Some(message) => self.receive(stage, message),
                     None => Event::GuardianDied,
                 },
                 () = dead(&self.child), if unexplained.is_none() => {
-                    unexplained = Some(tokio::time::Instant::now() + TOLD_WITHIN);
+                    unexplained = Some(tokio::time::Instant::now() + EXPLAINED_WITHIN);
                     Event::Look
                 }
                 () = until(unexplained) => Event::ChildEnded(None),
-                signal = stage.signals.next() => match self.heard(stage, signal) {
+                signal = stage.signals.next() => match self.signal_received(stage, signal) {
                     Some(event) => event,
                     None => continue,
                 },
-                change = changes.next(), if !told => {
-                    told = change.is_none();
+                change = changes.next(), if !ended => {
+                    ended = change.is_none();
                     Event::Look
                 }
                 () = tokio::time::sleep(wait) => Event::Look,
@@ -294,7 +300,7 @@ impl Watch<'_> {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
             let (hold, now) = read(lease);
-            for action in self.mind.handle(event, hold, now) {
+            for action in self.logic.handle(event, hold, now) {
                 match action {
                     Action::SendDeadline(deadline) => {
                         self.guardian.send(&ToGuardian::Deadline(deadline.into()));
@@ -332,7 +338,7 @@ impl Watch<'_> {
         Event::Empty { left_over: killed.left_over, ending }
     }
 
-    fn hear(&mut self, stage: &Stage<'_>, message: FromGuardian) -> Event {
+    fn receive(&mut self, stage: &Stage<'_>, message: FromGuardian) -> Event {
         match message {
             FromGuardian::Started { pid } => {
                 // Only while its parent is the guardian is this surely the process that the guardian means. If it is not, the child has
@@ -356,7 +362,7 @@ impl Watch<'_> {
     }
 
     /// What a signal to this process means for the tree.
-    fn heard(&self, stage: &mut Stage<'_>, signal: i32) -> Option<Event> {
+    fn signal_received(&self, stage: &mut Stage<'_>, signal: i32) -> Option<Event> {
         if signal == TSTP {
             // A tree that stands still would wake up after its lease has become another's. So it does not.
             proc::descendants(self.guardian.pid, &BTreeSet::new())
@@ -426,8 +432,8 @@ fn environment(plan: &Plan, held: &Held, endpoints: &Endpoints) -> Vec<(String, 
     environment
 }
 
-/// Stands in line until the lease is ours and gives permits.
-async fn acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<Held, Failure> {
+/// Waits in the queue until the lease is ours and gives permits.
+async fn acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<Held, CommandError> {
     let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
     loop {
         match try_acquire(client, plan, timeout).await {
@@ -438,12 +444,12 @@ async fn acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<Held
     }
 }
 
-async fn try_acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<Held, Failure> {
+async fn try_acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<Held, CommandError> {
     let session =
         client.session().holder(plan.holder.as_str()).ttl(plan.ttl).open_within(timeout).open().await;
     let session = session.map_err(|error| match error {
-        OpenError::Call(error) => Failure::Call(error),
-        wrong => Failure::said(Exit::Usage, wrong.to_string()),
+        OpenError::Call(error) => CommandError::Call(error),
+        wrong => CommandError::said(Exit::Usage, wrong.to_string()),
     })?;
     let request = session.acquire(plan.resource.as_str()).policies(plan.policies).answer_within(timeout);
     let request = match plan.mode {
@@ -456,9 +462,9 @@ async fn try_acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<
         Some(Some(length)) => request.wait_for(length),
     };
     let lease = request.await.map_err(|error| match error {
-        AcquireError::Held(refused) => Failure::Call(CallError::Refused(refused)),
-        AcquireError::Call(error) => Failure::Call(error),
-        wrong => Failure::said(Exit::Usage, wrong.to_string()),
+        AcquireError::Held(refused) => CommandError::Call(CallError::Refused(refused)),
+        AcquireError::Call(error) => CommandError::Call(error),
+        wrong => CommandError::said(Exit::Usage, wrong.to_string()),
     })?;
     let mut changes = lease.changes();
     loop {
@@ -466,18 +472,21 @@ async fn try_acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<
             Ok(permit) => {
                 if let Some(value) = &plan.value {
                     let registers = session.registers().guarded(&permit).ephemeral();
-                    registers.put(Leader::value_key(&plan.resource), value).await.map_err(Failure::Call)?;
+                    registers
+                        .put(Leader::value_key(&plan.resource), value)
+                        .await
+                        .map_err(CommandError::Call)?;
                 }
                 return Ok(Held { session, lease, permit });
             }
             // In doubt, as after a pause: the next renewal tells.
             Err(_) if !matches!(lease.status().state, LeaseState::Ended(_)) => {
                 if changes.next().await.is_none() {
-                    return Err(Failure::said(Exit::Lost, "the lease ended before it could be used"));
+                    return Err(CommandError::said(Exit::Lost, "the lease ended before it could be used"));
                 }
             }
             Err(error) => {
-                return Err(Failure::said(Exit::Lost, format!("the lease cannot be used: {error}")));
+                return Err(CommandError::said(Exit::Lost, format!("the lease cannot be used: {error}")));
             }
         }
     }
@@ -486,7 +495,7 @@ async fn try_acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<
 impl Plan {
     /// When the tree is told to stop, and when it is killed. Between two renewals neither may be due, or a healthy lease would
     /// stop its own command.
-    fn margins(&self) -> Result<Margins, Failure> {
+    fn margins(&self) -> Result<Margins, CommandError> {
         let numbers = TimingNumbers::for_ttl(self.ttl);
         let usable = self.ttl.saturating_sub(numbers.sigma);
         // One more sigma than the deadline has already: killing and being seen dead take time, too.
@@ -495,7 +504,7 @@ impl Plan {
         let most = usable.saturating_sub(numbers.renew_every.mul_f64(1.5));
         if soft > most && (self.stop_before.is_some() || self.kill_before.is_some()) {
             let (soft, ttl, most) = (span(soft), span(self.ttl), span(most));
-            return Err(Failure::with_hint(
+            return Err(CommandError::with_hint(
                 Exit::Usage,
                 format!("{soft} before the end of a TTL of {ttl} may come before the next renewal does"),
                 format!("stop at most {most} before the end, or ask for a longer --ttl"),
@@ -504,29 +513,29 @@ impl Plan {
         Ok(Margins { soft, hard })
     }
 
-    /// Whether what went wrong is worth standing in line again.
-    fn may_pass(&self, failure: &Failure) -> bool {
+    /// Whether what went wrong is worth waiting in the queue again.
+    fn may_pass(&self, failure: &CommandError) -> bool {
         match failure {
-            Failure::Call(CallError::Refused(refused)) => match refused.code {
-                // The session did not survive the line, as in a long partition.
+            CommandError::Call(CallError::Refused(refused)) => match refused.code {
+                // The session did not survive the queue, as in a long partition.
                 Code::UnknownSession => self.wait == Some(None),
                 Code::NoLeader | Code::Overloaded | Code::ShuttingDown | Code::UnknownOutcome => {
                     self.persistent
                 }
                 _ => false,
             },
-            Failure::Call(_) => self.persistent,
-            Failure::Said { exit: Exit::Lost, .. } => self.wait == Some(None),
+            CommandError::Call(_) => self.persistent,
+            CommandError::Said { exit: Exit::Lost, .. } => self.wait == Some(None),
             _ => false,
         }
     }
 }
 
 /// Runs the warm-up, if there is one. It holds nothing; whatever it leaves running dies with the tree.
-async fn warm_up(plan: &Plan) -> Result<(), Failure> {
+async fn warm_up(plan: &Plan) -> Result<(), CommandError> {
     let Some(line) = &plan.warm_up else { return Ok(()) };
     let wrong = |why: String| {
-        Err(Failure::with_hint(
+        Err(CommandError::with_hint(
             Exit::Other,
             format!("the warm-up {why}"),
             "a candidate that is not ready does not lead: mend the warm-up",

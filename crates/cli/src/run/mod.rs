@@ -10,14 +10,15 @@
 //! | child | the first process of the tree, which becomes the command | `tenure @child …` |
 //! | init | the same in a pid namespace, where it stays | `tenure @init …` |
 //!
-//! `mind.rs` and `guardian/mind.rs` decide, from events and times that they are given. `driver.rs` and `guardian/mod.rs` wait and do.
-//! `tree/` holds the tree together. The promises, and where they end, are in `docs/run.md`.
+//! `logic.rs` and `guardian/logic.rs` decide, from events and times that they are given. `driver.rs` and
+//! `guardian/mod.rs` wait and do. `tree/` holds the tree together. The promises, and where they end, are in
+//! `docs/run.md`.
 
 mod channel;
 mod child;
 mod driver;
 mod guardian;
-mod mind;
+mod logic;
 mod proc;
 mod signals;
 mod tree;
@@ -27,7 +28,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 pub use driver::{Ended, Plan, Stage};
-pub use mind::{Cause, Ending};
+pub use logic::{Cause, Ending};
 pub use tree::Contain;
 
 /// The names of our own helpers: not commands, so no list shows them.

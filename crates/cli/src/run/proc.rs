@@ -12,7 +12,7 @@ use rustix::process::{
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use super::mind::Ending;
+use super::logic::Ending;
 
 /// One process at one moment.
 #[derive(Clone, Copy, Debug)]

@@ -7,7 +7,7 @@ use std::task::Poll;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Those that are passed on: everything by which people and supervisors talk to a process.
-pub const PASSED_ON: [i32; 7] = [HUP, INT, QUIT, USR1, USR2, super::mind::TERM, WINCH];
+pub const PASSED_ON: [i32; 7] = [HUP, INT, QUIT, USR1, USR2, super::logic::TERM, WINCH];
 /// Sent by a terminal to everybody in the foreground, so there the child has had it already.
 pub const FROM_TERMINAL: [i32; 2] = [INT, QUIT];
 /// A terminal's request to stand still.
@@ -49,7 +49,7 @@ impl Signals {
 
 /// Whether a signal asks a process to end. A hang-up does not: daemons take it as a word to read their settings again.
 pub fn asks_to_end(signal: i32) -> bool {
-    matches!(signal, INT | QUIT | super::mind::TERM)
+    matches!(signal, INT | QUIT | super::logic::TERM)
 }
 
 /// Whether a signal ends a process that has nothing yet to pass it on to.

@@ -29,7 +29,7 @@ use crate::error::{CallError, in_doubt, passes};
 use crate::execution::{Execution, Work};
 use crate::members::Directory;
 use crate::retry::Backoff;
-use crate::store::{Ear, News, Then};
+use crate::store::{Callback, SessionEvent, SessionListener};
 
 /// Delays between two attempts to connect, and before a refused command is sent again.
 const BACKOFF_FIRST: Duration = Duration::from_millis(20);
@@ -57,10 +57,10 @@ const REFUSALS_IN_A_ROW_MAX: u32 = 3;
 pub(super) struct Commands(mpsc::UnboundedSender<ToStream>);
 
 enum ToStream {
-    Submit(Command, Then<Done>),
+    Submit(Command, Callback<Done>),
     /// How soon the session wants silence noticed.
     Detect(SessionNumber, Duration),
-    Listen(SessionId, Ear),
+    Listen(SessionId, SessionListener),
     Forget(SessionNumber),
 }
 
@@ -79,11 +79,11 @@ impl Commands {
         Commands(sender)
     }
 
-    pub fn submit(&self, command: Command, then: Then<Done>) {
-        if let Err(mpsc::error::SendError(ToStream::Submit(_, then))) =
-            self.0.send(ToStream::Submit(command, then))
+    pub fn submit(&self, command: Command, callback: Callback<Done>) {
+        if let Err(mpsc::error::SendError(ToStream::Submit(_, callback))) =
+            self.0.send(ToStream::Submit(command, callback))
         {
-            then(Err(CallError::Unreachable { tried: Vec::new() }));
+            callback(Err(CallError::Unreachable { tried: Vec::new() }));
         }
     }
 
@@ -91,8 +91,8 @@ impl Commands {
         let _ = self.0.send(ToStream::Detect(session, detect));
     }
 
-    pub fn listen(&self, session: SessionId, ear: Ear) {
-        let _ = self.0.send(ToStream::Listen(session, ear));
+    pub fn listen(&self, session: SessionId, listener: SessionListener) {
+        let _ = self.0.send(ToStream::Listen(session, listener));
     }
 
     pub fn forget(&self, session: SessionNumber) {
@@ -141,7 +141,7 @@ struct Driver {
 struct Pending {
     command: Command,
     session: Option<SessionId>,
-    then: Then<Done>,
+    callback: Callback<Done>,
     /// On the present stream.
     sent: bool,
     /// An earlier transmission was not answered, or not with its outcome: it may have been applied.
@@ -202,7 +202,7 @@ impl Driver {
         loop {
             while self.unanswered.is_empty() && self.sessions.is_empty() {
                 match self.inbox.recv().await {
-                    Some(heard) => self.hear(heard),
+                    Some(received) => self.receive(received),
                     None => return,
                 }
             }
@@ -258,7 +258,7 @@ impl Driver {
             .collect();
         for frame in lost {
             if let Some(pending) = self.take(frame) {
-                (pending.then)(Err(unanswered(&self.endpoint, &why)));
+                (pending.callback)(Err(unanswered(&self.endpoint, &why)));
             }
         }
         self.troubles.note(&self.endpoint, why);
@@ -294,7 +294,7 @@ impl Driver {
     ) -> Left {
         if std::mem::replace(&mut self.connected_before, true) {
             // What was pushed meanwhile went elsewhere.
-            self.sessions.all().for_each(|member| (member.ear)(News::Missed));
+            self.sessions.all().for_each(|member| (member.listener)(SessionEvent::Missed));
         }
         let endpoint = self.endpoint.clone();
         let mut rest = None;
@@ -317,8 +317,8 @@ impl Driver {
             }
             tokio::select! {
                 biased;
-                told = inbound.message() => match told {
-                    Ok(Some(told)) => if let Err(error) = self.take_in(told) {
+                frames = inbound.message() => match frames {
+                    Ok(Some(frames)) => if let Err(error) = self.take_in(frames) {
                         return Left::Broken(error);
                     },
                     Ok(None) => return Left::Broken(unanswered(&endpoint, "the server ended the stream")),
@@ -327,8 +327,8 @@ impl Driver {
                 room = outbox.reserve(), if full => if room.is_err() {
                     return Left::Broken(unanswered(&endpoint, "the stream is closed"));
                 },
-                heard = self.inbox.recv(), if !self.inbox_ended => match heard {
-                    Some(heard) => self.hear(heard),
+                received = self.inbox.recv(), if !self.inbox_ended => match received {
+                    Some(received) => self.receive(received),
                     None => self.inbox_ended = true,
                 },
                 () = over(&mut rest) => {
@@ -343,26 +343,26 @@ impl Driver {
                 }
             }
             // All that has come goes out together.
-            while let Ok(heard) = self.inbox.try_recv() {
-                self.hear(heard);
+            while let Ok(received) = self.inbox.try_recv() {
+                self.receive(received);
             }
         }
     }
 
-    fn hear(&mut self, heard: ToStream) {
-        match heard {
-            ToStream::Submit(command, then) => {
+    fn receive(&mut self, received: ToStream) {
+        match received {
+            ToStream::Submit(command, callback) => {
                 let session = frames::session_of(&command);
                 if session.is_some_and(|id| !self.sessions.contains(id.number)) {
-                    return then(Err(unknown_session()));
+                    return callback(Err(unknown_session()));
                 }
                 let frame = self.next_frame();
                 self.unanswered
-                    .insert(frame, Pending { command, session, then, sent: false, doubtful: false });
+                    .insert(frame, Pending { command, session, callback, sent: false, doubtful: false });
                 self.enqueue(frame);
             }
             ToStream::Detect(session, detect) => self.patience.keep(session, detect),
-            ToStream::Listen(id, ear) => self.sessions.add(id, ear),
+            ToStream::Listen(id, listener) => self.sessions.add(id, listener),
             ToStream::Forget(session) => self.end_session(session, None),
         }
     }
@@ -395,15 +395,15 @@ impl Driver {
         {
             let Some(pending) = self.unanswered.get_mut(&frame) else { continue };
             match frames::client_frame(frame, &pending.command) {
-                Some(told) => {
+                Some(frames) => {
                     pending.sent = true;
-                    message.frames.push(told);
+                    message.frames.push(frames);
                 }
                 None => {
                     let error =
                         ApiError::new(Code::NoSuchCall, "the session stream does not carry this command");
                     if let Some(pending) = self.take(frame) {
-                        (pending.then)(Err(CallError::Refused(error)));
+                        (pending.callback)(Err(CallError::Refused(error)));
                     }
                 }
             }
@@ -416,10 +416,10 @@ impl Driver {
         (!message.frames.is_empty() || message.credits > 0).then_some(message)
     }
 
-    fn take_in(&mut self, told: proto::ServerFrames) -> Result<(), CallError> {
-        self.window += u64::from(told.credits);
-        self.owed = self.owed.saturating_add(told.frames.len() as u32);
-        for frame in told.frames {
+    fn take_in(&mut self, frames: proto::ServerFrames) -> Result<(), CallError> {
+        self.window += u64::from(frames.credits);
+        self.owed = self.owed.saturating_add(frames.frames.len() as u32);
+        for frame in frames.frames {
             let session = SessionNumber::new(frame.session);
             match (frame.frame, frame.content) {
                 (_, None) => {}
@@ -433,7 +433,7 @@ impl Driver {
                     self.follow(&members.endpoints, self.cluster.clone());
                 }
                 (None, Some(Content::Missed(_))) => {
-                    self.sessions.all().for_each(|member| (member.ear)(News::Missed));
+                    self.sessions.all().for_each(|member| (member.listener)(SessionEvent::Missed));
                 }
                 (None, Some(push)) => self.pushed(session, push),
                 (Some(frame), Some(answer)) => {
@@ -449,8 +449,8 @@ impl Driver {
     fn pushed(&mut self, session: SessionNumber, push: Content) {
         let closed = matches!(push, Content::PushClosed(_));
         let Some(member) = self.sessions.get(session) else { return };
-        if let Some(news) = frames::news(push, member.id) {
-            (member.ear)(news);
+        if let Some(event) = frames::session_event(push, member.id) {
+            (member.listener)(event);
         }
         if closed {
             self.end_session(session, None);
@@ -475,7 +475,7 @@ impl Driver {
                         self.sessions.rests(session);
                         return self.refused_for_now(error);
                     }
-                    self.end_session(session, Some(News::Closed { why: None }));
+                    self.end_session(session, Some(SessionEvent::Closed { why: None }));
                 }
                 _ => {
                     self.came_through();
@@ -502,7 +502,7 @@ impl Driver {
                 self.came_through();
                 if let Some(pending) = self.take(frame) {
                     let outcome = outcome.map_err(|error| pending.judge(error));
-                    (pending.then)(outcome);
+                    (pending.callback)(outcome);
                 }
                 Ok(())
             }
@@ -581,16 +581,16 @@ impl Driver {
     }
 
     /// The session is gone: so are its commands.
-    fn end_session(&mut self, session: SessionNumber, news: Option<News>) {
+    fn end_session(&mut self, session: SessionNumber, event: Option<SessionEvent>) {
         self.patience.forget(session);
         let Some(member) = self.sessions.remove(session) else { return };
-        if let Some(news) = news {
-            (member.ear)(news);
+        if let Some(event) = event {
+            (member.listener)(event);
         }
         for mut pending in member.unanswered.into_iter().filter_map(|frame| self.unanswered.remove(&frame)) {
             pending.doubtful |= pending.sent;
             let error = pending.judge(tenure_core::Refusal::UnknownSession.into());
-            (pending.then)(Err(error));
+            (pending.callback)(Err(error));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tenure_core::{
     AcquireBy, Caller, Command, Compare, CompareField, CompareOp, Done, EndReason, FenceName, Generation,
-    Grant, Guard, HolderName, Mode, Operation, Policies, Register, RegisterKey, RenewalAnswer, RenewalNews,
+    Grant, Guard, HolderName, Mode, Operation, Policies, Register, RegisterKey, RenewalAnswer, RenewalEvents,
     ResourceName, Revision, Scope, SessionId, SessionNumber, Slot, Token, Wait,
 };
 use tenure_wire::proto::client_frame::Command as Asked;
@@ -14,7 +14,7 @@ use tenure_wire::{ApiError, Code, proto};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::store::{LeaseInfo, News};
+use crate::store::{LeaseInfo, SessionEvent};
 
 /// What is sent on a stream.
 pub(super) fn outgoing<T>(waiting: mpsc::Receiver<T>) -> ReceiverStream<T> {
@@ -221,25 +221,25 @@ fn read_done(content: Content, session: Option<SessionId>) -> Result<Done, ApiEr
     })
 }
 
-/// What a push says to the session; `None` for what is no news to it.
-pub(super) fn news(content: Content, session: SessionId) -> Option<News> {
+/// What a push says to the session; `None` for what does not concern it.
+pub(super) fn session_event(content: Content, session: SessionId) -> Option<SessionEvent> {
     Some(match content {
         Content::PushGranted(push) => {
             let number = push.number?;
             match grants(push.grants, session) {
-                Ok(grants) if !grants.is_empty() => News::Granted { number, grants },
+                Ok(grants) if !grants.is_empty() => SessionEvent::Granted { number, grants },
                 // Granted and ended again meanwhile, or unreadable: the number is asked, and answers.
-                _ => News::Unqueued { number },
+                _ => SessionEvent::Unqueued { number },
             }
         }
-        Content::PushUnqueued(push) => News::Unqueued { number: push.number? },
+        Content::PushUnqueued(push) => SessionEvent::Unqueued { number: push.number? },
         Content::PushNoticed(push) => {
-            News::Noticed { token: Token::try_from(push.token).ok()?, why: why(push.why)? }
+            SessionEvent::Noticed { token: Token::try_from(push.token).ok()?, why: why(push.why)? }
         }
         Content::PushEnded(push) => {
-            News::Ended { token: Token::try_from(push.token).ok()?, why: why(push.why)? }
+            SessionEvent::Ended { token: Token::try_from(push.token).ok()?, why: why(push.why)? }
         }
-        Content::PushClosed(push) => News::Closed { why: why(push.why) },
+        Content::PushClosed(push) => SessionEvent::Closed { why: why(push.why) },
         _ => return None,
     })
 }
@@ -279,21 +279,21 @@ fn grant(grant: proto::Grant, session: SessionId) -> Result<Grant, ApiError> {
 /// The answer to a renewal, spelled out.
 pub(super) fn renewed(said: proto::Renewed) -> Result<RenewalAnswer, ApiError> {
     let reason = |code: i32| why(code).ok_or_else(|| unreadable("a lease ends for a reason unknown here"));
-    let mut news = RenewalNews { incomplete: said.incomplete, ..RenewalNews::default() };
+    let mut events = RenewalEvents { incomplete: said.incomplete, ..RenewalEvents::default() };
     for lease in said.noticed {
         let remaining = Duration::from_millis(lease.remaining_ms.unwrap_or_default());
         let (token, why) = (lease.token.try_into()?, reason(lease.why)?);
-        news.noticed.push((lease.resource.try_into()?, token, why, remaining));
+        events.noticed.push((lease.resource.try_into()?, token, why, remaining));
     }
     for lease in said.ended {
         let (token, why) = (lease.token.try_into()?, reason(lease.why)?);
-        news.ended.push((lease.resource.try_into()?, token, why));
+        events.ended.push((lease.resource.try_into()?, token, why));
     }
     Ok(RenewalAnswer::Renewed {
         number: said.number,
         ttl: Duration::from_millis(said.ttl_ms),
         last_lease_revision: Revision::new(said.last_lease_revision),
-        news: (news != RenewalNews::default()).then(|| Box::new(news)),
+        events: (events != RenewalEvents::default()).then(|| Box::new(events)),
     })
 }
 

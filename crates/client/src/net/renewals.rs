@@ -3,7 +3,7 @@
 //! There is one renewal stream per endpoint, made when first needed. The usual way is the endpoint that answered
 //! last; the other way is the next endpoint, or a fresh connection if there is only one. A host's agent is an endpoint
 //! like the others: what it leaves unanswered goes to the next one, after a quarter of R, and it is
-//! tried again from time to time. Everything here runs on the heart's thread.
+//! tried again from time to time. Everything here runs on the renewer's thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -69,7 +69,7 @@ struct RenewalStream {
 
 #[derive(Default)]
 struct StreamInside {
-    /// Sessions proved to this stream, and the revision of each one's last lease change as last told on it.
+    /// Sessions proved to this stream, and the revision of each one's last lease change as last sent on it.
     attached: BTreeMap<SessionNumber, Revision>,
     awaited: BTreeMap<u64, Awaited>,
     /// Gone when the stream is broken or given up; what is awaited may still be answered in the latter case.
@@ -375,18 +375,19 @@ impl RenewalStream {
                     ttls.remove(&session);
                     return Some(RenewalAnswer::UnknownSession);
                 }
-                let told = inside.attached.entry(session).or_default();
+                let last_seen = inside.attached.entry(session).or_default();
                 let Some(full) = spelled_out.remove(&(session.get(), renewal.number)) else {
-                    // Nothing out of the ordinary: renewed under its number, with the TTL and the revision last told.
+                    // Nothing out of the ordinary: renewed under its number, with the TTL and the revision
+                    // last sent.
                     let ttl = *ttls.get(&session)?;
                     return Some(RenewalAnswer::Renewed {
                         number: renewal.number,
                         ttl,
-                        last_lease_revision: *told,
-                        news: None,
+                        last_lease_revision: *last_seen,
+                        events: None,
                     });
                 };
-                *told = Revision::new(full.last_lease_revision);
+                *last_seen = Revision::new(full.last_lease_revision);
                 ttls.insert(session, Duration::from_millis(full.ttl_ms));
                 // A list that cannot be read must not pass for an empty one.
                 frames::renewed(full).ok()

@@ -140,7 +140,7 @@ async fn silence_ends_an_attempt_at_its_limit() {
 }
 
 #[tokio::test]
-async fn another_kind_of_server_is_told_apart_from_silence() {
+async fn another_kind_of_server_is_distinguished_from_silence() {
     let (open, _listener) = listening();
     let foreign = Err(Status::unimplemented(""));
     let (result, _) = run(&transport(&[open]), call(Repeat::Never), vec![foreign]).await;

@@ -69,7 +69,8 @@ impl Forgotten {
     }
 }
 
-/// Notices of leases whose grant has not been heard of: a pushed grant can be overtaken by a renewal's answer.
+/// Notices of leases whose grant has not been received: a pushed grant can be overtaken by a renewal's
+/// answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct EarlyNotices(BTreeMap<Token, Notice>);
 

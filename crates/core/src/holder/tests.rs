@@ -1,7 +1,7 @@
-//! The holder, fear by fear. The combined test with the office is `tests/permits_never_overlap.rs`.
+//! The holder, fear by fear. The combined test with the proposer is `tests/permits_never_overlap.rs`.
 
 use super::*;
-use crate::answer::{Grant, RenewalNews};
+use crate::answer::{Grant, RenewalEvents};
 use crate::command::Mode;
 use crate::names::{FenceName, ResourceName};
 use crate::numbers::{Generation, Secret, SessionId, SessionNumber};
@@ -66,15 +66,15 @@ fn holder() -> Holder {
 }
 
 fn renewed(number: u64) -> RenewalAnswer {
-    RenewalAnswer::Renewed { number, ttl: TTL, last_lease_revision: Revision::new(3), news: None }
+    RenewalAnswer::Renewed { number, ttl: TTL, last_lease_revision: Revision::new(3), events: None }
 }
 
-fn renewed_with(number: u64, news: RenewalNews) -> RenewalAnswer {
+fn renewed_with(number: u64, events: RenewalEvents) -> RenewalAnswer {
     RenewalAnswer::Renewed {
         number,
         ttl: TTL,
         last_lease_revision: Revision::new(4),
-        news: Some(Box::new(news)),
+        events: Some(Box::new(events)),
     }
 }
 
@@ -245,11 +245,11 @@ fn notices_are_taken_in_before_the_deadline_moves() {
     let mut holder = holder();
     holder.granted(&grant(2, Mode::Exclusive), &[], at(200));
     let number = holder.transmit(at(3_000), MIDDLE);
-    let news = RenewalNews {
+    let events = RenewalEvents {
         noticed: vec![(resource(), token(1), EndReason::Revoked, ms(7_000))],
-        ..RenewalNews::default()
+        ..RenewalEvents::default()
     };
-    assert_eq!(holder.renewed(&renewed_with(number, news), at(3_100)), Taken::All);
+    assert_eq!(holder.renewed(&renewed_with(number, events), at(3_100)), Taken::All);
     assert_eq!(holder.lease_remaining(token(1), at(3_100)), ms(6_700), "as it stood");
     assert_eq!(holder.lease_remaining(token(2), at(3_100)), ms(9_700));
     assert_eq!(holder.notice(token(1)), Some(EndReason::Revoked));
@@ -267,9 +267,9 @@ fn notices_are_taken_in_before_the_deadline_moves() {
 fn an_end_in_the_answer_is_taken_in_before_the_deadline_moves() {
     let mut holder = holder();
     let number = holder.transmit(at(3_000), MIDDLE);
-    let news =
-        RenewalNews { ended: vec![(resource(), token(1), EndReason::Revoked)], ..RenewalNews::default() };
-    holder.renewed(&renewed_with(number, news), at(3_100));
+    let events =
+        RenewalEvents { ended: vec![(resource(), token(1), EndReason::Revoked)], ..RenewalEvents::default() };
+    holder.renewed(&renewed_with(number, events), at(3_100));
     let suspect = Suspect { from: at(0), length: ms(3_100) };
     let lost = LeaseEnd::Lost { why: Some(EndReason::Revoked), suspect };
     assert_eq!(refusal(&holder, 3_100), NoPermit::Ended(lost));
@@ -280,8 +280,8 @@ fn an_incomplete_list_holds_the_deadline_until_the_store_was_asked() {
     let mut holder = holder();
     holder.granted(&grant(2, Mode::Exclusive), &[], at(200));
     let number = holder.transmit(at(3_000), MIDDLE);
-    let news = RenewalNews { incomplete: true, ..RenewalNews::default() };
-    assert_eq!(holder.renewed(&renewed_with(number, news), at(3_100)), Taken::AskForLeases);
+    let events = RenewalEvents { incomplete: true, ..RenewalEvents::default() };
+    assert_eq!(holder.renewed(&renewed_with(number, events), at(3_100)), Taken::AskForLeases);
     assert_eq!(holder.remaining(at(3_100)), ms(6_700));
     holder.granted(&grant(3, Mode::Exclusive), &[], at(3_200));
     holder.listed(&[token(2)], at(3_110), at(3_300));
@@ -295,8 +295,8 @@ fn an_incomplete_list_holds_the_deadline_until_the_store_was_asked() {
 fn a_deadline_that_waited_for_the_list_moves_nothing_back() {
     let mut holder = holder();
     let first = holder.transmit(at(3_000), MIDDLE);
-    let news = RenewalNews { incomplete: true, ..RenewalNews::default() };
-    assert_eq!(holder.renewed(&renewed_with(first, news), at(3_100)), Taken::AskForLeases);
+    let events = RenewalEvents { incomplete: true, ..RenewalEvents::default() };
+    assert_eq!(holder.renewed(&renewed_with(first, events), at(3_100)), Taken::AskForLeases);
     // The list is slow; the next renewal is answered before it comes.
     let second = holder.transmit(at(6_000), MIDDLE);
     holder.renewed(&renewed(second), at(6_100));
@@ -323,7 +323,7 @@ fn an_unknown_session_is_expired_if_we_had_stopped_and_lost_if_not() {
 
 /// Only time ends a session without anybody's doing, and it ends it after the deadline unless a clock is wrong.
 #[test]
-fn a_session_that_runs_out_before_its_deadline_is_told_from_one_that_was_ended() {
+fn a_session_that_runs_out_before_its_deadline_is_distinguished_from_one_that_was_ended() {
     let ended = |why, ms| {
         let mut holder = holder();
         holder.end_session(why, at(ms));
@@ -340,7 +340,7 @@ fn a_session_that_runs_out_before_its_deadline_is_told_from_one_that_was_ended()
 }
 
 #[test]
-fn a_revocation_at_once_is_a_loss_even_if_heard_of_after_the_deadline() {
+fn a_revocation_at_once_is_a_loss_even_if_received_after_the_deadline() {
     let mut holder = holder();
     holder.ended(token(1), EndReason::Died, at(60_000));
     let suspect = Suspect { from: at(0), length: ms(9_800) };
@@ -473,7 +473,7 @@ fn a_pause_is_not_slept_over() {
     assert_eq!(holder.woke(at(200)), None);
     assert_eq!(holder.next_wake(at(200)), Some(at(950)), "at least every R/4");
     assert!(allowed(&holder, 1_700));
-    // The worker runs before the heart does, and sees that the heart is late.
+    // The worker runs before the renewer does, and sees that the renewer is late.
     assert_eq!(refusal(&holder, 2_700), NoPermit::Jeopardy(Jeopardy::Paused { length: ms(1_750) }));
     let before = holder.transmit(at(2_700), MIDDLE);
     assert_eq!(holder.woke(at(2_710)), Some(ms(1_760)));
@@ -492,7 +492,10 @@ fn without_progress_there_is_no_renewal() {
     holder.woke(at(1_500));
     assert!(!holder.send_due(at(3_500)), "due, but the worker stands still");
     assert_eq!(holder.state(token(1), at(3_500)), Some(LeaseState::Jeopardy(Jeopardy::NoProgress)));
-    assert!(holder.next_wake(at(3_500)).is_some_and(|wake| wake != at(3_500)), "and the heart does not spin");
+    assert!(
+        holder.next_wake(at(3_500)).is_some_and(|wake| wake != at(3_500)),
+        "and the renewer does not spin"
+    );
     holder.woke(at(3_600));
     holder.progressed(at(3_600));
     assert!(holder.send_due(at(3_600)));
@@ -508,7 +511,7 @@ fn the_application_may_give_up_only_once_it_has_stopped() {
 }
 
 #[test]
-fn the_heart_wakes_for_the_deadline() {
+fn the_renewer_wakes_for_the_deadline() {
     let mut holder = holder();
     holder.transmit(at(9_300), MIDDLE);
     assert_eq!(holder.next_wake(at(9_400)), Some(at(9_800)));
@@ -529,14 +532,14 @@ fn a_repeated_grant_arms_nothing_twice_and_revives_nothing() {
 }
 
 #[test]
-fn news_that_overtakes_its_grant_is_not_lost() {
+fn an_event_that_overtakes_its_grant_is_not_lost() {
     // Found by the model (stage "waited"): lease 2 was granted after a wait and put under notice; the renewal's answer came
     // before the pushed grant, moved the deadline, and the notice was dropped because nobody knew of lease 2 yet.
     let mut holder = holder();
     let number = holder.transmit(at(5_000), MIDDLE);
     let noticed = vec![(resource(), token(2), EndReason::Revoked, ms(4_800))];
     let ended = vec![(resource(), token(3), EndReason::Revoked)];
-    holder.renewed(&renewed_with(number, RenewalNews { noticed, ended, incomplete: false }), at(5_100));
+    holder.renewed(&renewed_with(number, RenewalEvents { noticed, ended, incomplete: false }), at(5_100));
     holder.granted(&grant(2, Mode::Exclusive), &[], at(5_200));
     holder.granted(&grant(3, Mode::Exclusive), &[], at(5_200));
     assert_eq!(holder.lease_remaining(token(1), at(5_200)), ms(9_600));
@@ -550,6 +553,6 @@ fn news_that_overtakes_its_grant_is_not_lost() {
     assert!(holder.permit(token(2), at(9_800), Duration::ZERO).is_err());
     assert!(
         holder.permit(token(3), at(5_200), Duration::ZERO).is_err(),
-        "it had ended before its grant was heard of"
+        "it had ended before its grant was received"
     );
 }

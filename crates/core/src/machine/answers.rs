@@ -63,8 +63,8 @@ impl Remembered {
 }
 
 impl State {
-    /// What a session was told when it was granted, at once, what it holds to this day.
-    pub(super) fn told(
+    /// The grant that a session got when it was granted, at once, what it holds to this day.
+    pub(super) fn remembered_grant(
         &self,
         session: SessionNumber,
         number: ResourceNumber,
@@ -88,8 +88,8 @@ impl State {
         let mut spelled = Cow::Borrowed(session);
         for (at, (_, remembered)) in session.answers.remembered.iter().enumerate() {
             if let Remembered::Holding(resource, remaining) = *remembered {
-                let told = self.told(number, resource, remaining);
-                spelled.to_mut().answers.remembered[at].1 = Remembered::Granted(vec![told]);
+                let remembered_grant = self.remembered_grant(number, resource, remaining);
+                spelled.to_mut().answers.remembered[at].1 = Remembered::Granted(vec![remembered_grant]);
             }
         }
         spelled
@@ -105,7 +105,7 @@ impl State {
                 let [grant] = &grants[..] else { continue };
                 let leases = leases.get_or_insert_with(|| self.leases_by_token(number, session));
                 if let Ok(found) = leases.binary_search_by_key(&grant.token, |(token, _)| *token)
-                    && self.told(number, leases[found].1, grant.remaining) == *grant
+                    && self.remembered_grant(number, leases[found].1, grant.remaining) == *grant
                 {
                     referring.push((number, at, Remembered::Holding(leases[found].1, grant.remaining)));
                 }
@@ -188,7 +188,7 @@ impl Machine {
             .collect();
         for waiter in &given_up {
             let cancelled = Refusal::Cancelled { released: false };
-            self.leave_line(*waiter, EndReason::Released, Err(cancelled));
+            self.leave_queue(*waiter, EndReason::Released, Err(cancelled));
         }
         let answers = &mut self.session_mut(session).answers;
         answers.floor = lowest_awaited;
@@ -252,8 +252,8 @@ impl Machine {
         while let Some((at, remaining)) =
             self.session(session).answers.remembered.iter().enumerate().find_map(refers)
         {
-            let told = self.state.told(session, number, remaining);
-            self.session_mut(session).answers.remembered[at].1 = Remembered::Granted(vec![told]);
+            let remembered_grant = self.state.remembered_grant(session, number, remaining);
+            self.session_mut(session).answers.remembered[at].1 = Remembered::Granted(vec![remembered_grant]);
         }
     }
 
@@ -290,8 +290,8 @@ impl Machine {
     fn recall(&self, session: SessionNumber, remembered: &Remembered) -> Answer {
         match remembered {
             Remembered::Holding(number, remaining) => {
-                let told = self.state.told(session, *number, *remaining);
-                self.recall(session, &Remembered::Granted(vec![told]))
+                let remembered_grant = self.state.remembered_grant(session, *number, *remaining);
+                self.recall(session, &Remembered::Granted(vec![remembered_grant]))
             }
             Remembered::Waiting(waiter) => Ok(self.queued_answer(*waiter)),
             Remembered::Cancelled { released } => Err(Refusal::Cancelled { released: *released }),

@@ -1,5 +1,5 @@
 //! The events that watchers can still ask for: bounded in number and bytes, derived from the log, so not
-//! part of a snapshot. Whoever asks for older ones is told where to start again.
+//! part of a snapshot. Whoever asks for older ones learns where to start again.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -91,12 +91,12 @@ mod tests {
         Event {
             revision: Revision::new(revision),
             wall: WallTime::default(),
-            kind: EventKind::TookOffice { node: 1, term: revision },
+            kind: EventKind::BecameLeader { node: 1, term: revision },
         }
     }
 
     #[test]
-    fn a_watcher_that_fell_behind_is_told_where_to_start_again() {
+    fn a_watcher_that_fell_behind_learns_where_to_start_again() {
         let limits = Limits { events_max: 3, ..Limits::default() };
         let mut log = EventLog::starting_after(Revision::new(10));
         for revision in [11, 12, 12, 13, 14] {

@@ -9,7 +9,7 @@ use super::Machine;
 use super::state::{Hold, Resource, ResourceNumber, SigningKey};
 use crate::answer::{Answer, Done, Refusal};
 use crate::event::EventKind;
-use crate::limits::TOLD_EVERY;
+use crate::limits::REPORT_EVERY;
 use crate::names::{FenceName, ResourceName, Scope};
 use crate::numbers::{SessionNumber, Slot, Token};
 use crate::time::ClusterTime;
@@ -115,16 +115,16 @@ impl Machine {
         let record = self.resource_mut(number).more_mut().fences.get_mut(fence).ok_or(Refusal::NotFound)?;
         record.refused += u64::from(count);
         record.refused_wall = wall;
-        record.untold += u64::from(count);
-        // What is not told now is told with the next: every refusal is counted once, in the record and in an event.
-        let due = may_tell(record.told_at, time);
-        let untold = if due { core::mem::take(&mut record.untold) } else { 0 };
+        record.unreported += u64::from(count);
+        // What is not reported now is reported with the next: every refusal is counted once, in the record and in an event.
+        let due = may_report(record.reported_at, time);
+        let unreported = if due { core::mem::take(&mut record.unreported) } else { 0 };
         if due {
-            record.told_at = Some(time);
+            record.reported_at = Some(time);
         }
         self.state.totals.refused += u64::from(count);
         if due {
-            let count = u32::try_from(untold).unwrap_or(u32::MAX);
+            let count = u32::try_from(unreported).unwrap_or(u32::MAX);
             self.emit(EventKind::Refused { scope, fence: fence.clone(), presented, seen, count });
         }
         Ok(Done::Nothing)
@@ -172,7 +172,7 @@ impl Machine {
     }
 }
 
-/// Whether watchers may be told again, `told_at` being when they last were.
-pub(super) fn may_tell(told_at: Option<ClusterTime>, time: ClusterTime) -> bool {
-    told_at.is_none_or(|told_at| time.since(told_at) >= TOLD_EVERY)
+/// Whether watchers may be notified again, `reported_at` being when they last were.
+pub(super) fn may_report(reported_at: Option<ClusterTime>, time: ClusterTime) -> bool {
+    reported_at.is_none_or(|reported_at| time.since(reported_at) >= REPORT_EVERY)
 }

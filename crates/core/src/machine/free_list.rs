@@ -1,25 +1,25 @@
 //! Resources that nobody holds and nothing binds: which of them is forgotten first when there are too many.
 //!
 //! A resource comes here with every release and goes with every grant, so both must be cheap: what has gone is not
-//! searched for in the line, but passed over when it gets to the front.
+//! searched for in the queue, but passed over when it gets to the front.
 
 use alloc::collections::VecDeque;
 
-use super::shelf::Shelf;
+use super::cow_map::CowMap;
 use super::state::ResourceNumber;
 use crate::numbers::Revision;
 
-/// How much longer the line may be than what counts in it before it is cleared up, beyond twice as long.
+/// How much longer the queue may be than what counts in it before it is cleared up, beyond twice as long.
 const STALE_MAX: usize = 64;
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FreeList {
     /// Since when each of them is free.
-    since: Shelf<ResourceNumber, Revision>,
+    since: CowMap<ResourceNumber, Revision>,
     /// The longest free first, and of equals the one with the smaller number; what `since` does not confirm counts
     /// for nothing.
-    line: VecDeque<(Revision, ResourceNumber)>,
+    queue: VecDeque<(Revision, ResourceNumber)>,
 }
 
 impl FreeList {
@@ -37,14 +37,14 @@ impl FreeList {
         self.since.insert(number, since);
         let place = (since, number);
         // Nearly always it is the last that became free.
-        if self.line.back().is_none_or(|last| *last < place) {
-            self.line.push_back(place);
-        } else if let Err(at) = self.line.binary_search(&place) {
-            self.line.insert(at, place);
+        if self.queue.back().is_none_or(|last| *last < place) {
+            self.queue.push_back(place);
+        } else if let Err(at) = self.queue.binary_search(&place) {
+            self.queue.insert(at, place);
         }
-        if self.line.len() > 2 * self.since.len() + STALE_MAX {
+        if self.queue.len() > 2 * self.since.len() + STALE_MAX {
             let since = &self.since;
-            self.line.retain(|(then, number)| since.get(*number) == Some(then));
+            self.queue.retain(|(then, number)| since.get(*number) == Some(then));
         }
     }
 
@@ -55,7 +55,7 @@ impl FreeList {
 
     /// Takes the one that has been free for longest.
     pub fn take_oldest(&mut self) -> Option<ResourceNumber> {
-        while let Some((since, number)) = self.line.pop_front() {
+        while let Some((since, number)) = self.queue.pop_front() {
             if self.since.get(number) == Some(&since) {
                 self.since.remove(number);
                 return Some(number);
@@ -119,7 +119,7 @@ mod tests {
                 }
             }
             assert_eq!(list.len(), plain.order.len());
-            assert!(list.line.len() <= 2 * list.len() + STALE_MAX + 200, "what has gone is cleared up");
+            assert!(list.queue.len() <= 2 * list.len() + STALE_MAX + 200, "what has gone is cleared up");
         }
         while let Some(number) = plain.take_oldest() {
             assert_eq!(list.take_oldest(), Some(number));

@@ -80,10 +80,10 @@ impl Machine {
             match machine.session(session).answers.get(acquire).cloned() {
                 Some(Remembered::Waiting(waiter)) => {
                     let cancelled = Refusal::Cancelled { released: false };
-                    machine.leave_line(waiter, EndReason::Released, Err(cancelled));
+                    machine.leave_queue(waiter, EndReason::Released, Err(cancelled));
                 }
                 Some(Remembered::Holding(number, remaining)) => {
-                    let grant = machine.state.told(session, number, remaining);
+                    let grant = machine.state.remembered_grant(session, number, remaining);
                     released = machine.give_back(session, &grant.resource, Some(grant.token), None);
                 }
                 Some(Remembered::Granted(grants)) => {
@@ -167,7 +167,8 @@ impl Machine {
         released
     }
 
-    /// Ends the caller's lease and grants the resource to a session that stands in line for it, in one step.
+    /// Ends the caller's lease and grants the resource to a session that waits in the queue for it, in one
+    /// step.
     pub(super) fn transfer(&mut self, by: Caller, name: &ResourceName, to: SessionNumber) -> Answer {
         self.numbered(by, Needs::Live, |machine, session| {
             let not_held = || Refusal::NotHeld { resource: name.clone() };
@@ -182,7 +183,7 @@ impl Machine {
                 ));
             }
             let (mode, slot) = (hold.mode, hold.slot);
-            // Standing in line for this resource alone is how a session says that it is ready to take it.
+            // Waiting in the queue for this resource alone is how a session says that it is ready to take it.
             let waiter = machine.waiter_of(to, number).filter(|waiter| {
                 let waiter = machine.waiter(*waiter);
                 let waits = waiter.until.is_none_or(|until| until > machine.state.time);
@@ -299,7 +300,7 @@ impl Machine {
         let revision =
             self.emit(EventKind::Noticed { resource: name, session, token, why, remaining, reason });
         self.lease_changed(session, revision);
-        self.pulse_mut(session).has_news = true;
+        self.pulse_mut(session).has_events = true;
     }
 
     pub(super) fn notice_due(&mut self, number: ResourceNumber, token: Token) -> i64 {
@@ -337,7 +338,7 @@ impl Machine {
         }
         if let Some(number) = self.settled(name) {
             let resource = self.resource(number);
-            if !resource.holds.is_empty() || resource.has_line() {
+            if !resource.holds.is_empty() || resource.has_queue() {
                 return Err(Refusal::InUse { resource: name.clone() });
             }
         }

@@ -62,7 +62,7 @@ impl Machine {
     }
 
     fn is_idle(resource: &Resource) -> bool {
-        resource.holds.is_empty() && !resource.has_line() && resource.delayed_until().is_none()
+        resource.holds.is_empty() && !resource.has_queue() && resource.delayed_until().is_none()
     }
 
     /// Refuses when these resources cannot be kept for ever; those that are kept already need no room.

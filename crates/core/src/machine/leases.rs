@@ -1,6 +1,6 @@
-//! Leases: what a resource and a hold on it are, how a grant is made and how a lease ends. Who may take one is
-//! `taking.rs`, how it is given back or taken away `giving.rs`, how a session lives `sessions.rs`, how a line moves
-//! `waiters.rs`.
+//! Leases: what a resource and a hold on it are, how a grant is made and how a lease ends. Who may take one
+//! is `taking.rs`, how it is given back or taken away `giving.rs`, how a session lives `sessions.rs`, how a
+//! queue moves `waiters.rs`.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -9,7 +9,7 @@ use core::time::Duration;
 
 use super::deadlines::Due;
 use super::few::Few;
-use super::state::{EndedNews, Hold, HoldMore, Notice, Resource, ResourceMore, ResourceNumber};
+use super::state::{EndedLease, Hold, HoldMore, Notice, Resource, ResourceMore, ResourceNumber};
 use super::{Contradiction, Machine, Succession};
 use crate::answer::{Grant, Holding, Refusal};
 use crate::command::{Mode, Policies};
@@ -74,7 +74,7 @@ impl Resource {
         self.more.get_or_insert_default()
     }
 
-    pub(super) fn has_line(&self) -> bool {
+    pub(super) fn has_queue(&self) -> bool {
         self.more.as_ref().is_some_and(|more| !more.queue.is_empty())
     }
 
@@ -154,7 +154,7 @@ impl Machine {
         number
     }
 
-    /// Ends what is due at this resource and has not been cleared away yet, and serves its line.
+    /// Ends what is due at this resource and has not been cleared away yet, and serves its queue.
     pub(super) fn settle(&mut self, number: ResourceNumber) {
         // Nearly always nothing is due anywhere, and the records are what they look like.
         let mut settled = false;
@@ -175,7 +175,7 @@ impl Machine {
                 }
                 None => {
                     // Whoever stands first may have ended, too, and keep those behind from going.
-                    if self.first_in_line_has_ended(number) {
+                    if self.first_queued_has_ended(number) {
                         self.freed.push(number);
                         settled = true;
                     }
@@ -191,7 +191,7 @@ impl Machine {
         }
     }
 
-    /// Whether the resource could be granted in this mode now, leaving aside who stands in line.
+    /// Whether the resource could be granted in this mode now, leaving aside who waits in the queue.
     pub(super) fn admits(&self, resource: &Resource, mode: Mode) -> bool {
         let rests = resource.delayed_until().is_some_and(|until| until > self.state.time);
         let restoring = self.state.grants_from > self.state.time;
@@ -422,13 +422,13 @@ impl Machine {
         self.lease_changed(session, revision);
         if !ending.session_ends {
             if !ending.asked {
-                self.add_news(
+                self.add_ended(
                     session,
-                    EndedNews { revision, resource: name, token: hold.token, why: ending.why },
+                    EndedLease { revision, resource: name, token: hold.token, why: ending.why },
                 );
             }
-            if self.pulse(session).has_news || !ending.asked {
-                self.refresh_news(session);
+            if self.pulse(session).has_events || !ending.asked {
+                self.refresh_events(session);
             }
         }
     }
@@ -446,13 +446,13 @@ impl Machine {
         }
     }
 
-    fn add_news(&mut self, session: SessionNumber, news: EndedNews) {
-        let news_max = self.limits().news_per_session_max as usize;
+    fn add_ended(&mut self, session: SessionNumber, events: EndedLease) {
+        let ended_max = self.limits().ended_per_session_max as usize;
         let more = self.session_more(session);
-        more.news.push_back(news);
-        if more.news.len() > news_max {
-            more.news.pop_front();
-            more.news_lost = true;
+        more.events.push_back(events);
+        if more.events.len() > ended_max {
+            more.events.pop_front();
+            more.ended_lost = true;
         }
     }
 
@@ -476,7 +476,7 @@ impl Machine {
         1
     }
 
-    /// A restored cluster may grant again: everybody who stands in line may be served.
+    /// A restored cluster may grant again: everybody who waits in the queue may be served.
     pub(super) fn grace_due(&mut self) -> i64 {
         let waited_for: Vec<ResourceNumber> =
             self.state.waiters.iter().flat_map(|(_, waiter)| waiter.resources.iter().copied()).collect();

@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-/// Shares of the TTL are counted in this many steps, and told apart in [`Margins::BUCKETS`] of them.
+/// Shares of the TTL are counted in this many steps, and distinguished in [`Margins::BUCKETS`] of them.
 const STEPS: u64 = 1024;
 
 /// What renewals found left of their sessions, as shares of the TTL.

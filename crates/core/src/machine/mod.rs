@@ -5,9 +5,10 @@
 //! number (secrets are in the command), and never fails: a refusal is an answer.
 //!
 //! The order within an entry is what keeps a renewal from losing against an expiry that was stamped
-//! together with it; see [`Machine::apply`]. How the stamps come about is `office.rs`.
+//! together with it; see [`Machine::apply`]. How the stamps come about is `proposer.rs`.
 
 mod answers;
+pub mod cow_map;
 mod deadlines;
 mod events;
 mod fences;
@@ -22,7 +23,6 @@ mod packed;
 mod registers;
 mod restore;
 mod sessions;
-pub mod shelf;
 mod soundness;
 pub mod state;
 mod taking;
@@ -33,13 +33,13 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use self::cow_map::CowMap;
 use self::deadlines::{Deadlines, Due};
 use self::events::EventLog;
 use self::free_list::FreeList;
 pub use self::margins::Margins;
 use self::nonces::Nonces;
 use self::sessions::Origin;
-use self::shelf::Shelf;
 use self::state::{RegisterNumber, ResourceNumber, State};
 use crate::answer::{Answer, Done, Refusal, RenewalAnswer, Resolved};
 use crate::command::{Command, Entry, Settings};
@@ -58,7 +58,7 @@ pub struct Machine {
     // Derived from the state, made again by `from_state`.
     deadlines: Deadlines,
     /// Where each session stands in `deadlines`.
-    indexed: Shelf<SessionNumber, ClusterTime>,
+    indexed: CowMap<SessionNumber, ClusterTime>,
     names: BTreeMap<ResourceName, ResourceNumber>,
     keys: BTreeMap<RegisterKey, RegisterNumber>,
     nonces: Nonces,
@@ -81,7 +81,7 @@ pub struct Machine {
     successions: Vec<Succession>,
     resolved: Vec<Resolved>,
     // Lists and not sets, some numbers perhaps twice: nearly always they are short, and kept from command to command.
-    /// Resources that may have become free for somebody in line.
+    /// Resources that may have become free for somebody in the queue.
     freed: Vec<ResourceNumber>,
     /// Resources that the command touched: where the invariants are checked.
     touched: Vec<ResourceNumber>,
@@ -139,7 +139,7 @@ impl Machine {
         state.refer_to_leases();
         let mut machine = Machine {
             deadlines: Deadlines::default(),
-            indexed: Shelf::default(),
+            indexed: CowMap::default(),
             names: BTreeMap::new(),
             keys: BTreeMap::new(),
             nonces: Nonces::default(),
@@ -166,7 +166,7 @@ impl Machine {
         machine.index_resources()?;
         machine.index_waiters()?;
         machine.index_registers()?;
-        if machine.state.resources.iter().any(|(number, _)| machine.first_in_line_could_go(number)) {
+        if machine.state.resources.iter().any(|(number, _)| machine.first_queued_could_go(number)) {
             return Err(Contradiction("a resource is free and somebody waits for it"));
         }
         machine.check_everything();
@@ -182,7 +182,7 @@ impl Machine {
     ///
     /// (1) Renewals are judged by the time before the entry, because they were received before its stamp.
     /// (2) Time moves to the stamp. (3) Everything due ends, all of it before any grant; then what is free
-    /// goes to those in line. (4) The other commands, in order.
+    /// goes to those in the queue. (4) The other commands, in order.
     pub fn apply(&mut self, entry: Entry) -> Applied {
         let at = entry.at.max(self.state.time);
         self.events.turn_over(&self.state.settings.limits);
@@ -200,8 +200,8 @@ impl Machine {
         // lease under notice counts from the stamp, not from the time before it.
         self.changed_sessions.sort_unstable();
         for (renewal, answer) in entry.renewals.iter().zip(&mut renewals) {
-            if let RenewalAnswer::Renewed { news, .. } = answer
-                && (news.is_some() || self.changed_sessions.binary_search(&renewal.session).is_ok())
+            if let RenewalAnswer::Renewed { events, .. } = answer
+                && (events.is_some() || self.changed_sessions.binary_search(&renewal.session).is_ok())
             {
                 *answer = self.renewal_answer(*renewal);
             }
@@ -241,7 +241,7 @@ impl Machine {
             Command::RemoveFence { resource, fence } => self.remove_fence(&resource, &fence),
             Command::SetKind { resource, kind } => self.set_kind(&resource, kind),
             Command::Rebind { key, guard } => self.rebind(&key, guard),
-            Command::TookOffice { node, term } => self.took_office(node, term),
+            Command::BecameLeader { node, term } => self.became_leader(node, term),
             Command::Configure(settings) => self.configure(*settings),
             Command::Restore { backup, token_floor, holders_stopped } => {
                 self.restore(*backup, token_floor, holders_stopped)
@@ -276,7 +276,8 @@ impl Machine {
         self.finish_step();
     }
 
-    /// Ends a command or the expiry pass: serves those in line, files what became free, checks what was touched.
+    /// Ends a command or the expiry pass: serves those in the queue, files what became free, checks what was
+    /// touched.
     fn finish_step(&mut self) {
         self.serve_freed();
         let mut touched = core::mem::take(&mut self.touched);
@@ -326,9 +327,9 @@ impl Machine {
         token
     }
 
-    fn took_office(&mut self, node: u64, term: u64) -> Answer {
+    fn became_leader(&mut self, node: u64, term: u64) -> Answer {
         self.state.totals.leader_changes += 1;
-        self.emit(EventKind::TookOffice { node, term });
+        self.emit(EventKind::BecameLeader { node, term });
         Ok(Done::Nothing)
     }
 
@@ -350,7 +351,7 @@ impl Machine {
         Ok(Done::Nothing)
     }
 
-    // What the leader's office asks.
+    // What the leader's proposer asks for.
 
     /// Cluster time as applied.
     pub fn time(&self) -> ClusterTime {

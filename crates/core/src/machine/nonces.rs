@@ -7,7 +7,7 @@
 use alloc::collections::BTreeSet;
 
 use super::Machine;
-use super::shelf::Shelf;
+use super::cow_map::CowMap;
 use super::state::{Session, UsedNonce};
 use crate::limits::{NONCE_REFUSED_FOR, USED_NONCES_MAX};
 use crate::numbers::{Nonce, SessionNumber};
@@ -21,7 +21,7 @@ pub(super) struct Nonces {
 
 impl Nonces {
     /// The session that this nonce opened.
-    pub fn get(&self, nonce: Nonce, sessions: &Shelf<SessionNumber, Session>) -> Option<SessionNumber> {
+    pub fn get(&self, nonce: Nonce, sessions: &CowMap<SessionNumber, Session>) -> Option<SessionNumber> {
         let half = first_half(nonce);
         let alike = self.sessions.range((half, SessionNumber::new(0))..=(half, SessionNumber::new(u64::MAX)));
         let opened_by = |number: SessionNumber| sessions.get(number).and_then(|session| session.nonce);
@@ -82,7 +82,7 @@ mod tests {
 
     /// Nonces that differ only in what is not indexed open sessions of their own, and each finds its own again.
     #[test]
-    fn nonces_that_are_half_alike_are_told_apart() {
+    fn nonces_that_are_half_alike_are_distinguished() {
         let nonce = |last: u8| {
             let mut bits = [7; 16];
             bits[15] = last;

@@ -225,7 +225,7 @@ impl Machine {
         self.detach(number, old.as_ref().and_then(|old| old.session));
         self.value_bytes += value.len() as u64;
         self.value_bytes -= old.map_or(0, |old| old.value.len() as u64);
-        // The event is told first because it is what raises the revision that the register carries.
+        // The event is emitted first because it is what raises the revision that the register carries.
         let created = create_revision.unwrap_or_else(|| self.coming_revision());
         let event =
             EventKind::Put { key: key.clone(), value: value.clone(), create_revision: created, version };

@@ -7,9 +7,9 @@
 use alloc::vec::Vec;
 
 use super::Machine;
+use super::cow_map::CowMap;
 use super::few::Few;
 use super::leases::Ending;
-use super::shelf::Shelf;
 use super::state::{Resource, State};
 use crate::answer::{Answer, Done, Refusal};
 use crate::event::{EndReason, EventKind};
@@ -57,7 +57,7 @@ impl Machine {
         })
     }
 
-    /// The state without anybody in it: leases ended and remembered as such, lines and sessions gone.
+    /// The state without anybody in it: leases ended and remembered as such, queues and sessions gone.
     fn released(mut self) -> State {
         let holds: Vec<_> = self
             .state
@@ -71,7 +71,7 @@ impl Machine {
             // What was granted and has ended must add up: people are told the difference as leases held.
             self.count_end(EndReason::Expired);
         }
-        let mut resources = Shelf::default();
+        let mut resources = CowMap::default();
         for (number, resource) in self.state.resources.iter() {
             let mut more = resource.more.clone();
             if let Some(more) = &mut more {
@@ -80,7 +80,7 @@ impl Machine {
             }
             resources.insert(number, Resource { holds: Few::None, more, ..resource.clone() });
         }
-        let mut registers = Shelf::default();
+        let mut registers = CowMap::default();
         for (number, register) in self.state.registers.iter() {
             let mut register = register.clone();
             register.content.take_if(|content| content.session.is_some());
@@ -89,9 +89,9 @@ impl Machine {
             }
         }
         State {
-            pulses: Shelf::default(),
-            sessions: Shelf::default(),
-            waiters: Shelf::default(),
+            pulses: CowMap::default(),
+            sessions: CowMap::default(),
+            waiters: CowMap::default(),
             keys: Default::default(),
             resources,
             registers,

@@ -6,12 +6,12 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::deadlines::Due;
-use super::fences::may_tell;
+use super::fences::may_report;
 use super::few::Few;
 use super::leases::Ending;
 use super::state::{Answers, Pulse, Session, SessionMore};
 use super::{Contradiction, Machine};
-use crate::answer::{Answer, Done, Refusal, RenewalAnswer, RenewalNews};
+use crate::answer::{Answer, Done, Refusal, RenewalAnswer, RenewalEvents};
 use crate::command::{Caller, Open, Renewal};
 use crate::event::{EndReason, EventKind};
 use crate::numbers::{Nonce, Revision, SessionId, SessionNumber};
@@ -30,7 +30,7 @@ pub(super) enum Origin {
 
 /// A session that an open made or found, and the number of the transmission that asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedSession {
     pub session: SessionNumber,
     pub number: u64,
 }
@@ -70,7 +70,7 @@ impl Machine {
         Ok(())
     }
 
-    /// When the session ends if nothing more is heard of it: at its hard limit, or else at its deadline.
+    /// When the session ends if nothing more arrives from it: at its hard limit, or else at its deadline.
     fn session_ends_at(&self, number: SessionNumber) -> Option<ClusterTime> {
         let pulse = self.state.pulses.get(number)?;
         let hard_limit = self.state.sessions.get(number)?.more.as_ref().and_then(|more| more.hard_limit);
@@ -194,14 +194,14 @@ impl Machine {
 
     /// Opens a session, or finds the live one that the same nonce opened. Either way its deadline is set
     /// from this entry's time: the answer promises a full TTL, so a repeated open must give one.
-    pub(super) fn open(&mut self, open: Open, origin: Origin) -> Result<Opened, Refusal> {
+    pub(super) fn open(&mut self, open: Open, origin: Origin) -> Result<OpenedSession, Refusal> {
         self.check_ttl(open.ttl)?;
         let deadline = self.state.time.plus(open.ttl);
         if let Some(session) = self.opened_before(&open)? {
             let pulse = self.pulse_mut(session);
             pulse.deadline = deadline;
             pulse.number = pulse.number.max(open.number);
-            return Ok(Opened { session, number: open.number });
+            return Ok(OpenedSession { session, number: open.number });
         }
         let sessions_max = self.limits().sessions_max;
         if self.state.sessions.len() >= sessions_max as usize {
@@ -225,7 +225,7 @@ impl Machine {
                 number: open.number,
                 last_lease_revision: Revision::default(),
                 lapsed: false,
-                has_news: false,
+                has_events: false,
             },
         );
         self.state.sessions.insert(
@@ -248,10 +248,10 @@ impl Machine {
         *self.ttls.entry(self.ttl_of(session)).or_default() += 1;
         self.deadlines.add(deadline, Due::Session(session));
         self.indexed.insert(session, deadline);
-        Ok(Opened { session, number: open.number })
+        Ok(OpenedSession { session, number: open.number })
     }
 
-    pub(super) fn opened_answer(&self, opened: Opened) -> Done {
+    pub(super) fn opened_answer(&self, opened: OpenedSession) -> Done {
         Done::Opened {
             session: self.session_id(opened.session),
             holder: self.session(opened.session).holder.clone(),
@@ -265,7 +265,7 @@ impl Machine {
     pub(super) fn renew(&mut self, renewal: Renewal, at: ClusterTime) -> RenewalAnswer {
         let session = renewal.session;
         // Its deadline may have passed without its records saying so yet. What ends with it has ended;
-        // what lapses must lapse first, because a contender in line takes it before this renewal.
+        // what lapses must lapse first, because a contender in the queue takes it before this renewal.
         if self.is_due(session) && self.has_not_ended(session) {
             self.clear_ended_session(session);
             self.serve_freed();
@@ -303,11 +303,11 @@ impl Machine {
             number: renewal.number,
             ttl: pulse.ttl.into(),
             last_lease_revision: pulse.last_lease_revision,
-            news: pulse.has_news.then(|| Box::new(self.renewal_news(renewal.session))),
+            events: pulse.has_events.then(|| Box::new(self.renewal_events(renewal.session))),
         }
     }
 
-    pub(super) fn renewal_news(&self, number: SessionNumber) -> RenewalNews {
+    pub(super) fn renewal_events(&self, number: SessionNumber) -> RenewalEvents {
         let session = self.session(number);
         let noticed = session
             .leases
@@ -327,33 +327,33 @@ impl Machine {
         let more = session.more.as_ref();
         let ended = more
             .into_iter()
-            .flat_map(|more| &more.news)
-            .map(|news| (news.resource.clone(), news.token, news.why))
+            .flat_map(|more| &more.events)
+            .map(|events| (events.resource.clone(), events.token, events.why))
             .collect();
-        RenewalNews { noticed, ended, incomplete: more.is_some_and(|more| more.news_lost) }
+        RenewalEvents { noticed, ended, incomplete: more.is_some_and(|more| more.ended_lost) }
     }
 
     /// Sets whether the session's renewals have something to say.
-    pub(super) fn refresh_news(&mut self, number: SessionNumber) {
+    pub(super) fn refresh_events(&mut self, number: SessionNumber) {
         let session = self.session(number);
-        let ended = session.more.as_ref().is_some_and(|more| more.news_lost || !more.news.is_empty());
-        let has_news = ended
+        let ended = session.more.as_ref().is_some_and(|more| more.ended_lost || !more.events.is_empty());
+        let has_events = ended
             || session.leases.iter().any(|resource| {
                 self.resource(*resource).hold_of(number).is_some_and(|hold| hold.notice().is_some())
             });
-        self.pulse_mut(number).has_news = has_news;
+        self.pulse_mut(number).has_events = has_events;
         self.changed_sessions.push(number);
     }
 
     pub(super) fn seen(&mut self, id: SessionId, revision: Revision) -> Answer {
         let number = self.settled_session(id)?;
         if let Some(more) = &mut self.session_mut(number).more {
-            more.news.retain(|news| news.revision > revision);
-            if more.news.is_empty() {
-                more.news_lost = false;
+            more.events.retain(|events| events.revision > revision);
+            if more.events.is_empty() {
+                more.ended_lost = false;
             }
         }
-        self.refresh_news(number);
+        self.refresh_events(number);
         Ok(Done::Nothing)
     }
 
@@ -361,9 +361,9 @@ impl Machine {
         let session = self.settled_session(id)?;
         self.state.totals.pauses += 1;
         let time = self.state.time;
-        let told_at = self.session(session).more.as_ref().and_then(|more| more.pause_told_at);
-        if may_tell(told_at, time) {
-            self.session_more(session).pause_told_at = Some(time);
+        let reported_at = self.session(session).more.as_ref().and_then(|more| more.pause_reported_at);
+        if may_report(reported_at, time) {
+            self.session_more(session).pause_reported_at = Some(time);
             let holder = self.session(session).holder.clone();
             self.emit(EventKind::Paused { session, holder, length });
         }
@@ -439,7 +439,7 @@ impl Machine {
                 .hold_of(number)
                 .is_some_and(|hold| hold.policies().hard_limit.is_some());
             if keeps {
-                // Whoever stands in line for it is a contender: serving the line ends this session.
+                // Whoever waits in the queue for it is a contender: serving the queue ends this session.
                 self.freed.push(resource);
             } else {
                 self.end_lease(
@@ -456,7 +456,7 @@ impl Machine {
         self.end_session(number, EndReason::TakenOver);
     }
 
-    /// Ends a session: its leases, its places in line, its ephemeral registers, and then itself.
+    /// Ends a session: its leases, its places in the queue, its ephemeral registers, and then itself.
     pub(super) fn end_session(&mut self, number: SessionNumber, why: EndReason) {
         let due = self.session_due_at(number).filter(|_| why == EndReason::Expired);
         self.drop_waiters(number, why, &Err(Refusal::UnknownSession));
@@ -473,7 +473,7 @@ impl Machine {
         self.lapsed_sessions -= usize::from(pulse.lapsed);
         if let Some(nonce) = session.nonce {
             self.nonces.remove(nonce, number);
-            // Nobody repeats a plain acquire, so nobody need be told.
+            // Nobody repeats a plain acquire, so nobody need be notified.
             if !session.plain {
                 self.nonce_used(nonce);
             }

@@ -69,7 +69,7 @@ fn check_counters(state: &State) -> Sound {
         let fences = resource
             .more
             .iter()
-            .flat_map(|more| more.fences.values().map(|fence| fence.refused.max(fence.untold)));
+            .flat_map(|more| more.fences.values().map(|fence| fence.refused.max(fence.unreported)));
         fences.chain([resource.generation.get()])
     });
     let versions =

@@ -7,8 +7,8 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::cow_map::{CowMap, Key};
 use super::few::Few;
-use super::shelf::{Key, Shelf};
 use crate::answer::Answer;
 use crate::command::{KindSetting, Mode, Policies, Settings};
 use crate::event::EndReason;
@@ -86,15 +86,15 @@ pub struct State {
     /// The last register record's number.
     pub registers_named: u64,
     /// What renewals change, kept apart so that a renewal touches little memory.
-    pub pulses: Shelf<SessionNumber, Pulse>,
+    pub pulses: CowMap<SessionNumber, Pulse>,
     /// The sessions; each has a pulse under the same number.
-    pub sessions: Shelf<SessionNumber, Session>,
+    pub sessions: CowMap<SessionNumber, Session>,
     /// The resources that are held, waited for or remembered.
-    pub resources: Shelf<ResourceNumber, Resource>,
-    /// The acquires that stand in line.
-    pub waiters: Shelf<WaiterNumber, Waiter>,
+    pub resources: CowMap<ResourceNumber, Resource>,
+    /// The acquires that wait in the queue.
+    pub waiters: CowMap<WaiterNumber, Waiter>,
     /// The registers that exist, and the guards of those that did.
-    pub registers: Shelf<RegisterNumber, RegisterRecord>,
+    pub registers: CowMap<RegisterNumber, RegisterRecord>,
     /// The public keys with which nodes sign sequencers, by key id.
     pub keys: BTreeMap<Arc<str>, SigningKey>,
     /// Nonces that can open nothing any more, the oldest first.
@@ -118,11 +118,11 @@ impl Default for State {
             resources_named: 0,
             waiters_arrived: 0,
             registers_named: 0,
-            pulses: Shelf::default(),
-            sessions: Shelf::default(),
-            resources: Shelf::default(),
-            waiters: Shelf::default(),
-            registers: Shelf::default(),
+            pulses: CowMap::default(),
+            sessions: CowMap::default(),
+            resources: CowMap::default(),
+            waiters: CowMap::default(),
+            registers: CowMap::default(),
             keys: BTreeMap::new(),
             used_nonces: VecDeque::new(),
             totals: Totals::default(),
@@ -144,7 +144,7 @@ pub struct Pulse {
     /// Past its TTL, not yet past its hard limit: not live, but a renewal makes it so.
     pub lapsed: bool,
     /// It has leases under notice, or ended ones that it has not seen: renewals must say so.
-    pub has_news: bool,
+    pub has_events: bool,
 }
 
 /// A session, without its pulse.
@@ -173,23 +173,23 @@ pub struct Session {
 /// What few sessions have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionMore {
-    /// Its acquires that stand in line.
+    /// Its acquires that wait in the queue.
     pub waiters: BTreeSet<WaiterNumber>,
     /// The registers that disappear with it.
     pub ephemerals: BTreeSet<RegisterNumber>,
     /// Leases that ended without its asking, until it has seen them.
-    pub news: VecDeque<EndedNews>,
+    pub events: VecDeque<EndedLease>,
     /// More ended than are remembered.
-    pub news_lost: bool,
+    pub ended_lost: bool,
     /// How long after its last renewal a lapsed session ends.
     pub hard_limit: Option<Duration>,
-    /// When watchers were last told of a pause of its holder.
-    pub pause_told_at: Option<ClusterTime>,
+    /// When watchers were last notified of a pause of its holder.
+    pub pause_reported_at: Option<ClusterTime>,
 }
 
 /// A lease that ended without its holder asking for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EndedNews {
+pub struct EndedLease {
     /// The revision at which it ended.
     pub revision: Revision,
     /// The resource.
@@ -215,14 +215,14 @@ pub enum Remembered {
     /// The acquire was granted, at once, what the session holds to this day. Everything else that it was told stands in that
     /// lease; this is what was left of the session at the grant. Snapshots have it spelled out as `Granted`.
     Holding(ResourceNumber, Span),
-    /// The acquire still stands in line.
+    /// The acquire still waits in the queue.
     Waiting(WaiterNumber),
     /// The acquire was cancelled, perhaps before it arrived.
     Cancelled {
         /// Whether it had been granted, and the cancel gave that back.
         released: bool,
     },
-    /// The acquire was granted: in part no longer held, several resources, or after standing in line.
+    /// The acquire was granted: in part no longer held, several resources, or after waiting in the queue.
     Granted(Vec<RememberedGrant>),
     /// Any other answer.
     Answered(Box<Answer>),
@@ -243,7 +243,7 @@ pub struct RememberedGrant {
     pub generation: Generation,
     /// What was left of the session at the grant.
     pub remaining: Span,
-    /// How long the acquire stood in line.
+    /// How long the acquire waited in the queue.
     pub waited: Span,
 }
 
@@ -269,7 +269,7 @@ pub struct Resource {
 /// What few resources have at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceMore {
-    /// Who stands in line.
+    /// Who waits in the queue.
     pub queue: BTreeSet<Place>,
     /// Nobody is granted it before this time.
     pub delayed_until: Option<ClusterTime>,
@@ -285,7 +285,7 @@ pub struct ResourceMore {
     pub kind_set: bool,
 }
 
-/// A place in line: one total order over all queues, so that nobody waits in a circle.
+/// A place in the queue: one total order over all queues, so that nobody waits in a circle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Higher priority sorts first.
@@ -377,13 +377,13 @@ pub struct FenceRecord {
     pub refused: u64,
     /// When it last did, for people.
     pub refused_wall: WallTime,
-    /// Of these, how many watchers have not been told of yet.
-    pub untold: u64,
-    /// When they were last told, if they were.
-    pub told_at: Option<ClusterTime>,
+    /// Of these, how many watchers have not been notified of yet.
+    pub unreported: u64,
+    /// When they were last notified, if they were.
+    pub reported_at: Option<ClusterTime>,
 }
 
-/// An acquire that stands in line.
+/// An acquire that waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     /// Its session.
@@ -474,7 +474,7 @@ pub struct Totals {
     pub register_refusals: u64,
     /// Pauses reported by holders.
     pub pauses: u64,
-    /// Leaders that took office.
+    /// How often a node became leader.
     pub leader_changes: u64,
     /// Plain acquires whose session expired without a single renewal: their answers may never have arrived.
     pub plain_unrenewed: u64,

@@ -77,8 +77,8 @@ impl Machine {
         match self.acquire_for(opened.session, None, acquire) {
             Ok(Done::Granted { grants, .. }) => {
                 // A repeated one may find its leases under notice, and this answer has no room for
-                // news: then it moves no deadline, and the next renewal tells.
-                let opened = (!self.pulse(opened.session).has_news).then_some(opened.number);
+                // events: then it moves no deadline, and the next renewal brings them.
+                let opened = (!self.pulse(opened.session).has_events).then_some(opened.number);
                 Ok(Done::Granted { grants, opened })
             }
             Ok(other) => Ok(other),
@@ -134,7 +134,7 @@ impl Machine {
     }
 
     /// The records of the resources asked for, where there are any. Good for the whole command: records are made by a grant or a
-    /// place in line, and forgotten only between commands.
+    /// place in the queue, and forgotten only between commands.
     fn records_of(&self, acquire: &Acquire) -> Vec<Option<ResourceNumber>> {
         acquire.resources.iter().map(|name| self.names.get(name).copied()).collect()
     }
@@ -145,10 +145,10 @@ impl Machine {
             let Some(number) = *number else { continue };
             self.settle(number);
             let resource = self.resource(number);
-            // Before the first grant, the kind is the one that those in line are waiting for: else one of
-            // them would stand there for what the resource has become too different to give.
-            let first_in_line = resource.more.as_ref().and_then(|more| more.queue.first());
-            let awaited = first_in_line.map(|place| self.waiter(place.waiter).mode.kind());
+            // Before the first grant, the kind is the one that those in the queue are waiting for: else one
+            // of them would stand there for what the resource has become too different to give.
+            let first_queued = resource.more.as_ref().and_then(|more| more.queue.first());
+            let awaited = first_queued.map(|place| self.waiter(place.waiter).mode.kind());
             if let Some(is) = resource.kind.or(awaited)
                 && is != acquire.mode.kind()
             {
@@ -185,7 +185,8 @@ impl Machine {
                 let pairs = acquire.resources.iter().zip(&known);
                 let numbers: Vec<ResourceNumber> =
                     pairs.map(|(name, known)| known.unwrap_or_else(|| self.named(name))).collect();
-                // With a higher priority it went past those in line, who may now contend with the lapsed.
+                // With a higher priority it went past those in the queue, who may now contend with the
+                // lapsed.
                 self.freed.extend(&numbers);
                 let grants = numbers
                     .into_iter()
@@ -261,8 +262,8 @@ impl Machine {
         }
     }
 
-    /// What a session gets that asks for what it stands in line for already. A session stands in each
-    /// line once, because it can hold each resource once. A caller without numbers may be repeating
+    /// What a session gets that asks for what it waits in the queue for already. A session waits in each
+    /// queue once, because it can hold each resource once. A caller without numbers may be repeating
     /// itself; anything else is a second acquire.
     fn waits_already(
         &mut self,
@@ -326,7 +327,8 @@ impl Machine {
         }
     }
 
-    /// Whether the acquire can be granted now: everything is free for it, and nobody is before it in any line.
+    /// Whether the acquire can be granted now: everything is free for it, and nobody is before it in any
+    /// queue.
     fn grantable(
         &self,
         acquire: &Acquire,
@@ -347,8 +349,8 @@ impl Machine {
                 let remaining = until.remaining_at(self.state.time);
                 return Err(Refusal::Delayed { resource: name.clone(), remaining });
             }
-            let first_in_line = resource.more.as_ref().and_then(|more| more.queue.first());
-            let others_first = first_in_line.is_some_and(|place| place.rank.0 >= acquire.policies.priority);
+            let first_queued = resource.more.as_ref().and_then(|more| more.queue.first());
+            let others_first = first_queued.is_some_and(|place| place.rank.0 >= acquire.policies.priority);
             let has_room = match lapsed {
                 Lapsed::Count => self.has_room(resource, acquire.mode),
                 Lapsed::DoNotCount => self.has_room_without_lapsed(resource, acquire.mode),

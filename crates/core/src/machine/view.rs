@@ -8,15 +8,15 @@ use core::time::Duration;
 
 use super::state::{FenceRecord, Hold, Resource, ResourceNumber, State, Totals, Transition, WaiterNumber};
 use super::{Machine, Margins};
-use crate::answer::{Grant, Holding, Register, RenewalNews};
+use crate::answer::{Grant, Holding, Register, RenewalEvents};
 use crate::command::{KindSetting, Mode};
 use crate::event::Event;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName};
 use crate::numbers::{Generation, Revision, SessionId, SessionNumber, Token};
 use crate::time::{ClusterTime, WallTime};
 
-/// How many of those who stand in line for a resource are shown: a line may be long, and whoever looks at
-/// it must not keep everybody else waiting.
+/// How many of those who wait in the queue for a resource are shown: a queue may be long, and whoever looks
+/// at it must not keep everybody else waiting.
 pub const WAITERS_SHOWN_MAX: usize = 128;
 
 /// How many records one page of a list looks at. Where most are of what has ended, a page comes back short,
@@ -36,9 +36,9 @@ pub struct LeaseView {
     pub token: Option<Token>,
     /// How often it has changed hands.
     pub generation: Generation,
-    /// Who stands in line, the next first; no more than [`WAITERS_SHOWN_MAX`].
+    /// Who waits in the queue, the next first; no more than [`WAITERS_SHOWN_MAX`].
     pub waiters: Vec<WaiterView>,
-    /// How many stand in line, shown or not.
+    /// How many wait in the queue, shown or not.
     pub waiting: usize,
     /// For how long nobody is granted it, after an unclean end.
     pub delayed: Option<Duration>,
@@ -46,7 +46,7 @@ pub struct LeaseView {
     pub fences: Vec<(FenceName, FenceRecord)>,
 }
 
-/// One who stands in line.
+/// One who waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaiterView {
     /// The session.
@@ -80,7 +80,7 @@ pub struct SessionView {
     pub open_for: Duration,
     /// How many leases it has.
     pub leases: usize,
-    /// How many acquires of it stand in line.
+    /// How many acquires of it wait in the queue.
     pub waiters: usize,
     /// Past its TTL, not yet past its hard limit.
     pub lapsed: bool,
@@ -93,10 +93,10 @@ pub struct OwnSession {
     pub view: SessionView,
     /// What it holds.
     pub leases: Vec<Grant>,
-    /// The numbers of its numbered acquires that still stand in line.
+    /// The numbers of its numbered acquires that still wait in the queue.
     pub waiting: Vec<u64>,
     /// Leases under notice, and ended ones that it has not seen.
-    pub news: RenewalNews,
+    pub events: RenewalEvents,
     /// The revision of its last lease change.
     pub last_lease_revision: Revision,
     /// The highest number of an open or renewal that was applied.
@@ -120,12 +120,13 @@ impl Machine {
         session.is_some_and(|session| session.leases.binary_search(&resource).is_ok())
     }
 
-    pub(crate) fn first_in_line_could_go(&self, resource: ResourceNumber) -> bool {
+    pub(crate) fn first_queued_could_go(&self, resource: ResourceNumber) -> bool {
         let place = self.resource(resource).more.as_ref().and_then(|more| more.queue.first().copied());
         place.is_some_and(|place| {
             let waiter = self.waiter(place.waiter);
             let due = waiter.until.is_some_and(|until| until <= self.state.time);
-            // A rest that is over serves the line when it is cleared away, which may not have been its turn yet.
+            // A rest that is over serves the queue when it is cleared away, which may not have been its turn
+            // yet.
             let rests = |resource: &ResourceNumber| self.resource(*resource).delayed_until().is_some();
             let may_go = self.state.grants_from == ClusterTime::ZERO && !waiter.resources.iter().any(rests);
             may_go && !due && self.is_live(waiter.session) && self.can_grant(place)
@@ -147,7 +148,7 @@ impl Machine {
         let resource = self.resource(number);
         let more = resource.more.as_deref();
         let queue = || more.into_iter().flat_map(|more| &more.queue);
-        let in_line = queue().filter(|place| self.stands_in_line(place.waiter));
+        let queued = queue().filter(|place| self.is_queued(place.waiter));
         LeaseView {
             resource: resource.name.clone(),
             kind: resource.kind,
@@ -158,7 +159,7 @@ impl Machine {
                 .filter_map(|place| self.waiter_view(place.waiter))
                 .take(WAITERS_SHOWN_MAX)
                 .collect(),
-            waiting: in_line.count(),
+            waiting: queued.count(),
             delayed: resource
                 .delayed_until()
                 .map(|until| until.remaining_at(self.state.time))
@@ -183,7 +184,7 @@ impl Machine {
     }
 
     /// Neither timed out nor of a session that has ended, cleared away or not.
-    fn stands_in_line(&self, number: WaiterNumber) -> bool {
+    fn is_queued(&self, number: WaiterNumber) -> bool {
         let waiter = self.waiter(number);
         let due = waiter.until.is_some_and(|until| until <= self.state.time);
         !due && self.is_live(waiter.session)
@@ -191,7 +192,7 @@ impl Machine {
 
     fn waiter_view(&self, number: WaiterNumber) -> Option<WaiterView> {
         let waiter = self.waiter(number);
-        self.stands_in_line(number).then(|| WaiterView {
+        self.is_queued(number).then(|| WaiterView {
             session: waiter.session,
             holder: self.session(waiter.session).holder.clone(),
             mode: waiter.mode,
@@ -349,7 +350,7 @@ impl Machine {
             view: self.session_view(number)?,
             leases: self.leases_of(id)?,
             waiting: waiters.into_iter().flatten().filter_map(|waiter| self.waiter(*waiter).number).collect(),
-            news: self.renewal_news(number),
+            events: self.renewal_events(number),
             last_lease_revision: self.pulse(number).last_lease_revision,
             number: self.pulse(number).number,
         })
@@ -459,7 +460,7 @@ pub struct Counts {
     pub leases: usize,
     /// Free resources whose history is remembered.
     pub remembered: usize,
-    /// Acquires that stand in line.
+    /// Acquires that wait in the queue.
     pub waiters: usize,
     /// Registers that exist or whose guard is remembered.
     pub registers: usize,

@@ -1,9 +1,9 @@
-//! Lines: who waits for what, and who is next.
+//! Queues: who waits for what, and who is next.
 //!
-//! A waiter stands in the line of every resource that it asked for and is granted all of them when it is
-//! first in every one and all are free. All lines follow one total order (priority, then arrival), so the
+//! A waiter waits in the queue of every resource that it asked for and is granted all of them when it is
+//! first in every one and all are free. All queues follow one total order (priority, then arrival), so the
 //! first of them all is first in each of its own, and nobody waits in a circle. The command that frees a
-//! resource grants it to the next in line in the same step: nobody polls, and no crash falls in between.
+//! resource grants it to the next in the queue in the same step: nobody polls, and no crash falls in between.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ use crate::limits::TRANSMISSIONS_PER_WAITER_MAX;
 use crate::numbers::{SessionNumber, Slot, TransmissionId};
 
 impl Resource {
-    fn first_in_line(&self) -> Option<Place> {
+    fn first_queued(&self) -> Option<Place> {
         self.more.as_ref()?.queue.first().copied()
     }
 }
@@ -45,7 +45,7 @@ impl Machine {
         self.state.waiters.get(number).expect("a waiter that is named by a record exists")
     }
 
-    /// The waiter with which this session stands in line for this resource and nothing else.
+    /// The waiter with which this session waits in the queue for this resource and nothing else.
     pub(super) fn waiter_of(&self, session: SessionNumber, resource: ResourceNumber) -> Option<WaiterNumber> {
         let waiters = &self.state.sessions.get(session)?.more.as_ref()?.waiters;
         waiters.iter().copied().find(|waiter| self.waiter(*waiter).resources == [resource])
@@ -114,7 +114,7 @@ impl Machine {
             .resources
             .iter()
             .filter_map(|resource| self.resource(*resource).more.as_ref())
-            // Counting a long line would make queueing quadratic; past this many the number says enough.
+            // Counting a long queue would make queueing quadratic; past this many the number says enough.
             .map(|more| more.queue.range(..place).take(1_000).count())
             .max();
         Done::Queued {
@@ -124,13 +124,13 @@ impl Machine {
         }
     }
 
-    /// Serves the lines of everything that may have become free, until no one in them can move: whoever
-    /// comes first in the one order over all lines goes first.
+    /// Serves the queues of everything that may have become free, until no one in them can move: whoever
+    /// comes first in the one order over all queues goes first.
     pub(super) fn serve_freed(&mut self) {
         let mut firsts: BTreeSet<Place> = BTreeSet::new();
         loop {
             while let Some(resource) = self.freed.pop() {
-                firsts.extend(self.state.resources.get(resource).and_then(Resource::first_in_line));
+                firsts.extend(self.state.resources.get(resource).and_then(Resource::first_queued));
             }
             let Some(place) = firsts.pop_first() else { return };
             let Some(waiter) = self.state.waiters.get(place.waiter) else { continue };
@@ -149,9 +149,9 @@ impl Machine {
         }
     }
 
-    /// Whether the first in line has ended or waited long enough, and its record does not say so yet.
-    pub(super) fn first_in_line_has_ended(&self, resource: ResourceNumber) -> bool {
-        self.resource(resource).first_in_line().is_some_and(|place| {
+    /// Whether the first in the queue has ended or waited long enough, and its record does not say so yet.
+    pub(super) fn first_queued_has_ended(&self, resource: ResourceNumber) -> bool {
+        self.resource(resource).first_queued().is_some_and(|place| {
             let waiter = self.waiter(place.waiter);
             !self.is_live(waiter.session) || waiter.until.is_some_and(|until| until <= self.state.time)
         })
@@ -176,32 +176,32 @@ impl Machine {
         let waiter = self.waiter(place.waiter);
         waiter.resources.iter().copied().filter(|_| self.lapsed_sessions > 0).find(|resource| {
             let resource = self.resource(*resource);
-            resource.first_in_line() == Some(place)
+            resource.first_queued() == Some(place)
                 && !self.has_room(resource, waiter.mode)
                 && resource.holds.iter().any(|hold| self.pulse(hold.session).lapsed)
         })
     }
 
-    /// Whether this waiter is first in every line that it stands in, everything it asked for is free for it,
+    /// Whether this waiter is first in every queue that it stands in, everything it asked for is free for it,
     /// and tokens are left.
     pub(super) fn can_grant(&self, place: Place) -> bool {
         let waiter = self.waiter(place.waiter);
         self.tokens_left(waiter.resources.len()).is_ok()
             && waiter.resources.iter().all(|resource| {
                 let resource = self.resource(*resource);
-                resource.first_in_line() == Some(place) && self.admits(resource, waiter.mode)
+                resource.first_queued() == Some(place) && self.admits(resource, waiter.mode)
             })
     }
 
     /// Grants a waiter everything that it waits for. Returns how long it has waited.
     pub(super) fn grant_waiter(&mut self, number: WaiterNumber, slot: Option<Slot>) -> Duration {
-        let waiter = self.take_from_line(number);
+        let waiter = self.take_from_queue(number);
         // Undone only by the one transmission that made it: with several, another may have been answered with it.
         let transmission = match waiter.transmissions[..] {
             [transmission] => Some(transmission),
             _ => None,
         };
-        // Never zero: who waited hears of the grant by push, and is known by having waited at all.
+        // Never zero: who waited is notified of the grant by push, and is known by having waited at all.
         let waited = self.state.time.since(waiter.since).max(Duration::from_micros(1));
         let grants: Vec<Grant> = waiter
             .resources
@@ -243,8 +243,8 @@ impl Machine {
         self.resolved.extend(own.map(|key| Resolved { key, answer }));
     }
 
-    /// Takes a waiter out of every line. Whoever stood behind it may now be first.
-    fn take_from_line(&mut self, number: WaiterNumber) -> Waiter {
+    /// Takes a waiter out of every queue. Whoever stood behind it may now be first.
+    fn take_from_queue(&mut self, number: WaiterNumber) -> Waiter {
         let waiter = self.state.waiters.remove(number).expect("a waiter that leaves exists");
         let place = waiter.place(number);
         for resource in &waiter.resources {
@@ -258,9 +258,10 @@ impl Machine {
         waiter
     }
 
-    /// Takes a waiter out of every line without a grant; `answer` is what those who wait for it are answered.
-    pub(super) fn leave_line(&mut self, number: WaiterNumber, why: EndReason, answer: Answer) {
-        let waiter = self.take_from_line(number);
+    /// Takes a waiter out of every queue without a grant; `answer` is what those who wait for it are
+    /// answered.
+    pub(super) fn leave_queue(&mut self, number: WaiterNumber, why: EndReason, answer: Answer) {
+        let waiter = self.take_from_queue(number);
         self.resolve(&waiter, answer);
         let holder = self.session(waiter.session).holder.clone();
         for resource in &waiter.resources {
@@ -276,7 +277,7 @@ impl Machine {
         }
         for resource in waiter.resources {
             let record = self.resource(resource);
-            if record.holds.is_empty() && !record.has_line() {
+            if record.holds.is_empty() && !record.has_queue() {
                 self.resource_mut(resource).freed_at = self.state.revision;
             }
         }
@@ -290,7 +291,7 @@ impl Machine {
         let refusal = self.blocking_refusal(number, first, waited);
         let answer = Err(refusal);
         self.remember_if_awaited(session, acquire_number, &answer);
-        self.leave_line(number, EndReason::Expired, answer);
+        self.leave_queue(number, EndReason::Expired, answer);
         self.end_if_implicit_and_idle(session, EndReason::Expired);
         1
     }
@@ -328,17 +329,17 @@ impl Machine {
         };
         waiter.transmissions.remove(at);
         if waiter.transmissions.is_empty() {
-            self.leave_line(number, EndReason::Released, Err(Refusal::Cancelled { released: false }));
+            self.leave_queue(number, EndReason::Released, Err(Refusal::Cancelled { released: false }));
         }
         true
     }
 
-    /// Takes all waiters of a session out of their lines; `answer` is what their acquires will be told.
+    /// Takes all waiters of a session out of their queues; `answer` is what their acquires will be told.
     pub(super) fn drop_waiters(&mut self, session: SessionNumber, why: EndReason, answer: &Answer) {
         let waiters = self.session(session).more.as_ref().map(|more| more.waiters.clone());
         for waiter in waiters.into_iter().flatten() {
             let number = self.waiter(waiter).number;
-            self.leave_line(waiter, why, answer.clone());
+            self.leave_queue(waiter, why, answer.clone());
             self.remember_if_awaited(session, number, answer);
         }
     }

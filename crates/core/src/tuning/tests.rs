@@ -46,24 +46,24 @@ fn w1_w2_w35_the_load_figures_as_they_really_come_out() {
 fn w5_the_guard_period_of_the_articles_and_the_real_one() {
     let bounds = Bounds::default();
     let fiction = TimingNumbers { rho_ppm: 200_000, sigma: s(1), ..numbers(s(30)) };
-    let told = fiction.checked(&bounds).expect("it fits").consequences(&Load::default());
-    assert_eq!((told.drift, told.guard, told.usable), (s(6), s(7), s(23)));
+    let found = fiction.checked(&bounds).expect("it fits").consequences(&Load::default());
+    assert_eq!((found.drift, found.guard, found.usable), (s(6), s(7), s(23)));
     let quartz = TimingNumbers { rho_ppm: 200, ..fiction };
-    let told = quartz.checked(&bounds).expect("it fits").consequences(&Load::default());
-    assert_eq!((told.drift, told.guard), (ms(6), ms(1_006)), "a thousandth of it");
+    let found = quartz.checked(&bounds).expect("it fits").consequences(&Load::default());
+    assert_eq!((found.drift, found.guard), (ms(6), ms(1_006)), "a thousandth of it");
 }
 
 #[test]
 fn w7_w9_a_shorter_cadence_costs_more_and_retries_buy_more_than_any_cadence() {
     let load = Load::default();
     let of = |cadence: &Timing| {
-        let told = cadence.consequences(&load);
-        (told.renewals_per_minute, told.attempts_without_retries, told.attempts_with_retries)
+        let found = cadence.consequences(&load);
+        (found.renewals_per_minute, found.attempts_without_retries, found.attempts_with_retries)
     };
     let ten = timing(numbers(s(10)));
-    let told: Vec<_> = ten.cadences(&Bounds::default()).iter().map(of).collect();
-    assert_eq!(told, [(12, 1, 4), (18, 2, 8), (24, 3, 12)]);
-    assert!(told[0].2 > told[2].1, "a half with retries has more attempts than a quarter without");
+    let found: Vec<_> = ten.cadences(&Bounds::default()).iter().map(of).collect();
+    assert_eq!(found, [(12, 1, 4), (18, 2, 8), (24, 3, 12)]);
+    assert!(found[0].2 > found[2].1, "a half with retries has more attempts than a quarter without");
 }
 
 #[test]
@@ -130,13 +130,13 @@ fn what_is_mended_fits_and_keeps_the_ttl_where_it_can() {
 }
 
 #[test]
-fn a_spread_is_told_by_rank() {
+fn a_spread_is_reported_by_rank() {
     let samples: Vec<Duration> = (1..=2_000).rev().map(Duration::from_micros).collect();
     let us = Duration::from_micros;
-    let told = Spread::of(&samples).expect("there are samples");
+    let found = Spread::of(&samples).expect("there are samples");
     let expected =
         Spread { count: 2_000, median: us(1_000), p99: us(1_980), p999: us(1_998), longest: us(2_000) };
-    assert_eq!(told, expected);
+    assert_eq!(found, expected);
     let one = Spread::of(&[us(7)]).expect("there is one");
     assert_eq!((one.median, one.p999), (us(7), us(7)));
     assert_eq!(Spread::of(&[]), None);
@@ -176,9 +176,9 @@ fn the_curve_rises_on_one_side_and_falls_on_the_other() {
     let bounds = Bounds::default();
     let load = Load::default();
     let curve = timing(numbers(s(10))).trade_off(&bounds);
-    let told: Vec<Consequences> = curve.iter().map(|point| point.consequences(&load)).collect();
-    assert!(told.windows(2).all(|pair| pair[0].crash_gap_worst < pair[1].crash_gap_worst));
-    assert!(told.windows(2).all(|pair| pair[0].renewals_per_minute >= pair[1].renewals_per_minute));
+    let found: Vec<Consequences> = curve.iter().map(|point| point.consequences(&load)).collect();
+    assert!(found.windows(2).all(|pair| pair[0].crash_gap_worst < pair[1].crash_gap_worst));
+    assert!(found.windows(2).all(|pair| pair[0].renewals_per_minute >= pair[1].renewals_per_minute));
     let rows: Vec<String> = curve.iter().map(|point| format!("{:?}", point.ttl())).collect();
     assert_eq!(rows.join(" "), "500ms 1s 2s 3s 5s 10s 15s 30s 60s 300s".to_string());
     let between = timing(numbers(s(7))).trade_off(&bounds);

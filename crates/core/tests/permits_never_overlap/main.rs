@@ -1,6 +1,6 @@
-//! Office, machine and holder together in a small world with a real time of its own, which none of them sees.
+//! Proposer, machine and holder together in a small world with a real time of its own, which none of them sees.
 //!
-//! Three nodes take turns in office; four processes contend for one resource. Every clock has its own
+//! Three nodes take turns as leader; four processes contend for one resource. Every clock has its own
 //! rate, as far apart as rho allows; messages are late, lost, repeated and reordered; leaders and holders are
 //! paused, cut off and deposed; entries are cut by tiny size limits. Checked in real time:
 //!
@@ -29,7 +29,7 @@ fn permits_never_overlap_and_a_healthy_holder_keeps_its_lease() {
     assert!(seen.expired > 1_000, "{seen:?}");
     assert!(seen.released > 1_000, "{seen:?}");
     assert!(seen.permits > 10_000, "{seen:?}");
-    assert!(seen.offices > 1_000, "{seen:?}");
+    assert!(seen.terms > 1_000, "{seen:?}");
     assert!(seen.left_behind > 1_000, "{seen:?}");
     assert!(seen.dropped > Duration::from_secs(100), "{seen:?}");
 }
@@ -52,7 +52,7 @@ struct Seen {
     expired: u64,
     released: u64,
     permits: u64,
-    offices: u64,
+    terms: u64,
     left_behind: u64,
     dropped: Duration,
 }

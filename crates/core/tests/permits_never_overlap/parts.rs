@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tenure_core::{
-    Bounds, Done, Grant, LeaseState, Line, Message, Moment, Refusal, Renewal, RenewalAnswer, SessionId,
+    Bounds, Done, Grant, LeaseState, Message, Moment, QueueKind, Refusal, Renewal, RenewalAnswer, SessionId,
     SessionNumber, Timing, TimingNumbers, Token,
 };
 
@@ -43,7 +43,7 @@ impl Clock {
 
 /// What travels to a node.
 #[derive(Clone, Copy, Debug)]
-pub struct Mail {
+pub struct TestRequest {
     pub process: usize,
     pub life: u64,
     pub what: What,
@@ -65,16 +65,16 @@ pub enum What {
         session: SessionId,
         token: Token,
     },
-    /// A renewal of nobody's, to fill the line.
+    /// A renewal of nobody's, to fill the queue.
     Noise,
 }
 
-impl Message for Mail {
-    fn line(&self) -> Line {
+impl Message for TestRequest {
+    fn queue(&self) -> QueueKind {
         match self.what {
-            What::Open { .. } => Line::Open,
-            What::Renew { .. } | What::Noise => Line::Renewal,
-            What::Acquire { .. } | What::Release { .. } => Line::Other,
+            What::Open { .. } => QueueKind::Open,
+            What::Renew { .. } | What::Noise => QueueKind::Renewal,
+            What::Acquire { .. } | What::Release { .. } => QueueKind::Other,
         }
     }
 
@@ -93,7 +93,7 @@ pub enum Reply {
     UnknownSession,
 }
 
-impl Mail {
+impl TestRequest {
     pub fn renewal(&self) -> Renewal {
         match self.what {
             What::Renew { session, number } => Renewal { session: session.number, number },
@@ -102,8 +102,8 @@ impl Mail {
     }
 }
 
-pub fn reply_to(mail: Mail, answer: Result<Done, Refusal>) -> Option<Reply> {
-    match (answer, mail.what) {
+pub fn reply_to(request: TestRequest, answer: Result<Done, Refusal>) -> Option<Reply> {
+    match (answer, request.what) {
         (Ok(Done::Opened { session, number, ttl, .. }), _) => Some(Reply::Opened { session, number, ttl }),
         (Ok(Done::Granted { grants, .. }), _) => Some(Reply::Granted(Box::new(grants[0].clone()))),
         // Also if nothing was left: a release that was repeated.

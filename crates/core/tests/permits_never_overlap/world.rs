@@ -4,31 +4,31 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tenure_core::{
-    Acquire, AcquireBy, Caller, Command, EndReason, Entry, EventKind, Holder, HolderOptions, Line, Machine,
-    MachineTime, Message, Mode, Nonce, Office, OfficeLimits, Open, Permit, Policies, ResourceName, Sealed,
-    Secret, SessionId, Timing, Token, Wait, WallTime,
+    Acquire, AcquireBy, Caller, Command, EndReason, Entry, EventKind, Holder, HolderOptions, Machine,
+    MachineTime, Message, Mode, Nonce, Open, Permit, Policies, Proposer, ProposerLimits, QueueKind,
+    ResourceName, Sealed, Secret, SessionId, Timing, Token, Wait, WallTime,
 };
 
 use crate::Seen;
 use crate::parts::{
-    Clock, Dice, MS, Mail, RATE_PPM, Real, Reply, SECOND, TTLS, What, is_ended, reply_to, timing,
+    Clock, Dice, MS, RATE_PPM, Real, Reply, SECOND, TTLS, TestRequest, What, is_ended, reply_to, timing,
 };
 
 enum Happening {
     /// A message reaches a node's socket.
-    Arrives(usize, Mail),
+    Arrives(usize, TestRequest),
     Probe(usize, u128),
     /// A node's loop runs.
     Turn(usize),
     /// The oldest entry in flight in this term is committed.
     Commits(u64),
-    /// A process hears something.
-    Hears(usize, u64, Reply),
-    Heart(usize, u64),
+    /// A process receives something.
+    Receives(usize, u64, Reply),
+    Renewer(usize, u64),
     Work(usize),
     ServerFault,
     ProcessFault,
-    /// A node takes office in this term, or leaves an office that it lost.
+    /// A node becomes leader in this term, or steps down after it was deposed.
     Takes(usize, u64),
     Leaves(usize, u64),
     Flood(Real),
@@ -36,18 +36,18 @@ enum Happening {
 
 struct Node {
     clock: Clock,
-    office: Office<Mail>,
+    proposer: Proposer<TestRequest>,
     paused_until: Real,
     deaf_until: Real,
     turn_at: Option<Real>,
-    /// The term in which it took the office that it believes to have.
+    /// The term in which it believes to lead.
     term: u64,
 }
 
 struct Process {
     clock: Clock,
     timing: Timing,
-    mind: Holder,
+    logic: Holder,
     life: u64,
     session: Option<SessionId>,
     token: Option<Token>,
@@ -65,7 +65,7 @@ struct Taken {
 }
 
 struct Flight {
-    sealed: Sealed<Mail>,
+    sealed: Sealed<TestRequest>,
     read_at: Real,
 }
 
@@ -90,19 +90,19 @@ pub struct World {
 impl World {
     pub fn new(seed: u64) -> World {
         let mut dice = Dice(seed);
-        let limits = OfficeLimits {
+        let limits = ProposerLimits {
             renewals_per_entry_max: if dice.one_in(2) { 1 + dice.below(4) as usize } else { 1_000 },
             opens_per_entry_max: 1 + dice.below(3) as usize,
             renewals_waiting_max: 10_000,
-            ..OfficeLimits::default()
+            ..ProposerLimits::default()
         };
         let apart = |dice: &mut Dice| if dice.one_in(4) { 100_000 } else { 0 };
         let nodes = (0..3)
             .map(|_| {
                 let ppm = if dice.one_in(2) { RATE_PPM } else { 0 };
                 let clock = Clock { origin: dice.below(SECOND), ppm: [ppm + apart(&mut dice), ppm] };
-                let office = Office::new(limits.clone());
-                Node { clock, office, paused_until: 0, deaf_until: 0, turn_at: None, term: 0 }
+                let proposer = Proposer::new(limits.clone());
+                Node { clock, proposer, paused_until: 0, deaf_until: 0, turn_at: None, term: 0 }
             })
             .collect();
         let processes = TTLS
@@ -111,11 +111,11 @@ impl World {
                 let ppm = if dice.one_in(2) { -RATE_PPM } else { 0 };
                 let clock = Clock { origin: dice.below(SECOND), ppm: [ppm, ppm - apart(&mut dice)] };
                 let timing = timing(*ttl);
-                let mind = Holder::new(timing, HolderOptions::default());
+                let logic = Holder::new(timing, HolderOptions::default());
                 Process {
                     clock,
                     timing,
-                    mind,
+                    logic,
                     life: 0,
                     session: None,
                     token: None,
@@ -148,7 +148,7 @@ impl World {
         for process in 0..TTLS.len() {
             // The one with the short TTL comes late, so that K shrinks while time is being counted.
             let start = if process == 2 { 5 * SECOND } else { MS };
-            world.at(start, Happening::Heart(process, 0));
+            world.at(start, Happening::Renewer(process, 0));
             world.at(start, Happening::Work(process));
         }
         world.at(2 * SECOND, Happening::ServerFault);
@@ -163,12 +163,12 @@ impl World {
             }
             self.now = at;
             match happening {
-                Happening::Arrives(node, mail) => self.arrives(node, mail),
+                Happening::Arrives(node, request) => self.arrives(node, request),
                 Happening::Probe(node, number) => self.probe(node, number),
                 Happening::Turn(node) => self.turn(node, seen),
                 Happening::Commits(term) => self.commits(term, seen),
-                Happening::Hears(process, life, reply) => self.hears(process, life, reply),
-                Happening::Heart(process, beat) => self.heart(process, beat),
+                Happening::Receives(process, life, reply) => self.receives(process, life, reply),
+                Happening::Renewer(process, beat) => self.renewer(process, beat),
                 Happening::Work(process) => self.work(process, seen),
                 Happening::ServerFault => self.server_fault(),
                 Happening::ProcessFault => self.process_fault(),
@@ -177,7 +177,7 @@ impl World {
                 Happening::Flood(end) => self.flood(end),
             }
         }
-        seen.dropped += self.nodes.iter().map(|node| node.office.dropped()).sum::<Duration>();
+        seen.dropped += self.nodes.iter().map(|node| node.proposer.dropped()).sum::<Duration>();
     }
 
     fn at(&mut self, at: Real, happening: Happening) {
@@ -198,12 +198,12 @@ impl World {
         (until > self.now).then(|| until + MS + self.dice.below(10 * MS))
     }
 
-    fn arrives(&mut self, node: usize, mail: Mail) {
+    fn arrives(&mut self, node: usize, request: TestRequest) {
         if let Some(later) = self.held_up(node) {
-            return self.at(later, Happening::Arrives(node, mail));
+            return self.at(later, Happening::Arrives(node, request));
         }
         // Given back or not: whoever gets no answer sends again.
-        let _ = self.nodes[node].office.arrived(mail);
+        let _ = self.nodes[node].proposer.arrived(request);
         self.turn_soon(node, self.now + self.dice.0 % MS);
     }
 
@@ -211,7 +211,7 @@ impl World {
         if let Some(later) = self.held_up(node) {
             return self.at(later, Happening::Probe(node, number));
         }
-        self.nodes[node].office.probe_returned(number);
+        self.nodes[node].proposer.probe_returned(number);
     }
 
     fn turn_soon(&mut self, node: usize, at: Real) {
@@ -230,24 +230,24 @@ impl World {
             return self.turn_soon(node, self.nodes[node].paused_until);
         }
         let moment = self.nodes[node].clock.at(self.now);
-        while let Some(sealed) = self.nodes[node].office.seal(|| moment) {
-            seen.left_behind += u64::from(self.nodes[node].office.waiting().renewals > 0);
+        while let Some(sealed) = self.nodes[node].proposer.seal(|| moment) {
+            seen.left_behind += u64::from(self.nodes[node].proposer.waiting().renewals > 0);
             if self.nodes[node].term == self.term {
                 let delay =
                     MS / 5 + self.dice.below(if self.slow_until > self.now { SECOND } else { 5 * MS });
                 self.last_commit = self.last_commit.max(self.now + delay);
                 self.flights.push_back(Flight { sealed, read_at: self.now });
                 self.at(self.last_commit, Happening::Commits(self.term));
-            } // else it is deposed and does not know: nobody will ever hear of this entry
+            } // else it is deposed and does not know: nobody will ever be notified of this entry
         }
-        if self.nodes[node].office.probe_due(moment) {
+        if self.nodes[node].proposer.probe_due(moment) {
             // No two probes of a node leave at one moment.
             let number = u128::from(self.now);
-            self.nodes[node].office.probe_sent(number, moment);
+            self.nodes[node].proposer.probe_sent(number, moment);
             let delay = self.dice.below(3 * MS);
             self.after(delay, Happening::Probe(node, number));
         }
-        if let Some(wake) = self.nodes[node].office.next_wake(moment) {
+        if let Some(wake) = self.nodes[node].proposer.next_wake(moment) {
             let wait = wake.longest_since(moment);
             let at = self.nodes[node].clock.real_after(self.now, wait) + 10_000 + self.dice.below(MS);
             self.turn_soon(node, at);
@@ -264,23 +264,23 @@ impl World {
         }
         let flight = self.flights.pop_front().expect("an entry in flight");
         let number = flight.sealed.number;
-        for (mail, reply) in self.apply(flight, seen) {
-            self.reply(mail.process, mail.life, reply);
+        for (request, reply) in self.apply(flight, seen) {
+            self.reply(request.process, request.life, reply);
         }
         let machine = MachineTime::from(&self.machine);
         let node = &mut self.nodes[self.leader];
-        node.office.applied(machine);
-        node.office.answered(number);
+        node.proposer.applied(machine);
+        node.proposer.answered(number);
         self.turn_soon(self.leader, self.now + 20_000);
     }
 
     /// Applies an entry and checks what it ended and granted. Returns what it answers.
-    fn apply(&mut self, flight: Flight, seen: &mut Seen) -> Vec<(Mail, Reply)> {
+    fn apply(&mut self, flight: Flight, seen: &mut Seen) -> Vec<(TestRequest, Reply)> {
         let Flight { sealed, read_at } = flight;
-        let (renewing, commanding): (Vec<Mail>, Vec<Mail>) =
-            sealed.batch.into_iter().partition(|mail| mail.line() == Line::Renewal);
-        let renewals = renewing.iter().map(Mail::renewal).collect();
-        let commands = commanding.iter().map(|mail| self.command(mail)).collect();
+        let (renewing, commanding): (Vec<TestRequest>, Vec<TestRequest>) =
+            sealed.batch.into_iter().partition(|request| request.queue() == QueueKind::Renewal);
+        let renewals = renewing.iter().map(TestRequest::renewal).collect();
+        let commands = commanding.iter().map(|request| self.command(request)).collect();
         let applied =
             self.machine.apply(Entry { at: sealed.at, wall: WallTime::default(), renewals, commands });
         for event in self.machine.fresh_events().to_vec() {
@@ -316,10 +316,11 @@ impl World {
         }
         let renewed = renewing.into_iter().zip(applied.renewals);
         let renewed = renewed
-            .filter(|(mail, _)| !matches!(mail.what, What::Noise))
-            .map(|(mail, answer)| (mail, Reply::Renewed(answer)));
+            .filter(|(request, _)| !matches!(request.what, What::Noise))
+            .map(|(request, answer)| (request, Reply::Renewed(answer)));
         let done = commanding.into_iter().zip(applied.answers);
-        let done = done.filter_map(|(mail, answer)| reply_to(mail, answer).map(|reply| (mail, reply)));
+        let done =
+            done.filter_map(|(request, answer)| reply_to(request, answer).map(|reply| (request, reply)));
         renewed.chain(done).collect()
     }
 
@@ -335,16 +336,16 @@ impl World {
         }
     }
 
-    fn command(&mut self, mail: &Mail) -> Command {
+    fn command(&mut self, request: &TestRequest) -> Command {
         let resource: ResourceName = "settlement/cron".parse().unwrap();
-        match mail.what {
+        match request.what {
             What::Open { number } => {
                 self.secrets = self.secrets.wrapping_add(1);
-                let mut nonce = [mail.process as u8; 16];
-                nonce[..8].copy_from_slice(&mail.life.to_le_bytes());
+                let mut nonce = [request.process as u8; 16];
+                nonce[..8].copy_from_slice(&request.life.to_le_bytes());
                 Command::Open(Open {
                     holder: "process".parse().unwrap(),
-                    ttl: self.processes[mail.process].timing.ttl(),
+                    ttl: self.processes[request.process].timing.ttl(),
                     nonce: Some(Nonce::new(nonce)),
                     secret: Secret::new([self.secrets; 16]),
                     number,
@@ -393,29 +394,29 @@ impl World {
         if self.nodes[node].paused_until > self.now {
             return self.at(self.nodes[node].paused_until, Happening::Takes(node, term));
         }
-        seen.offices += 1;
-        let took = Command::TookOffice { node: node as u64, term };
+        seen.terms += 1;
+        let took = Command::BecameLeader { node: node as u64, term };
         let at = self.machine.time();
         let first = Entry { at, wall: WallTime::default(), renewals: vec![], commands: vec![took] };
         self.machine.apply(first);
         let machine = MachineTime::from(&self.machine);
         let node_ = &mut self.nodes[node];
-        node_.office.leave();
-        node_.office.take(machine, node_.clock.at(self.now));
+        node_.proposer.end_term();
+        node_.proposer.start_term(machine, node_.clock.at(self.now));
         node_.term = term;
         self.turn_soon(node, self.now);
     }
 
     fn leaves(&mut self, node: usize, term: u64) {
         if self.nodes[node].term == term {
-            self.nodes[node].office.leave();
+            self.nodes[node].proposer.end_term();
         }
     }
 
     // The processes.
 
     fn send(&mut self, process: usize, what: What) {
-        let mail = Mail { process, life: self.processes[process].life, what };
+        let request = TestRequest { process, life: self.processes[process].life, what };
         let healthy = process == 0;
         if !healthy && (self.processes[process].cut_until > self.now || self.dice.one_in(10)) {
             return;
@@ -424,7 +425,7 @@ impl World {
         for _ in 0..copies {
             let to = if !healthy && self.dice.one_in(10) { self.dice.below(3) as usize } else { self.leader };
             let delay = self.delay(healthy);
-            self.after(delay, Happening::Arrives(to, mail));
+            self.after(delay, Happening::Arrives(to, request));
         }
     }
 
@@ -434,41 +435,41 @@ impl World {
             return;
         }
         let delay = self.delay(healthy);
-        self.after(delay, Happening::Hears(process, life, reply));
+        self.after(delay, Happening::Receives(process, life, reply));
     }
 
     fn delay(&mut self, healthy: bool) -> Real {
         if !healthy && self.dice.one_in(10) { self.dice.below(2 * SECOND) } else { self.dice.below(5 * MS) }
     }
 
-    fn hears(&mut self, index: usize, life: u64, reply: Reply) {
+    fn receives(&mut self, index: usize, life: u64, reply: Reply) {
         let process = &mut self.processes[index];
         if process.life != life {
             return;
         }
         if process.paused_until > self.now {
             let at = process.paused_until + MS;
-            return self.at(at, Happening::Hears(index, life, reply));
+            return self.at(at, Happening::Receives(index, life, reply));
         }
         let moment = process.clock.at(self.now);
         match reply {
             Reply::Opened { session, number, ttl } => {
-                process.mind.opened(number, ttl, moment);
+                process.logic.opened(number, ttl, moment);
                 process.session.get_or_insert(session);
             }
             Reply::Renewed(answer) => {
-                process.mind.renewed(&answer, moment);
+                process.logic.renewed(&answer, moment);
             }
             Reply::Granted(grant) => {
-                process.mind.granted(&grant, &[], moment);
-                if matches!(process.mind.state(grant.token, moment), Some(state) if !is_ended(state)) {
+                process.logic.granted(&grant, &[], moment);
+                if matches!(process.logic.state(grant.token, moment), Some(state) if !is_ended(state)) {
                     process.token = Some(grant.token);
                 }
             }
-            Reply::Released(token) => process.mind.gave_back(token, EndReason::Released),
-            Reply::UnknownSession => process.mind.end_session(None, moment),
+            Reply::Released(token) => process.logic.gave_back(token, EndReason::Released),
+            Reply::UnknownSession => process.logic.end_session(None, moment),
         }
-        if process.mind.session_ended() {
+        if process.logic.session_ended() {
             self.begin_again(index);
         }
     }
@@ -476,28 +477,28 @@ impl World {
     fn begin_again(&mut self, index: usize) {
         assert!(index != 0, "seed {}: healthy_holder_keeps: told so at {}", self.seed, self.now);
         let process = &mut self.processes[index];
-        process.mind = Holder::new(process.timing, HolderOptions::default());
+        process.logic = Holder::new(process.timing, HolderOptions::default());
         process.life += 1;
         process.session = None;
         process.token = None;
         process.beat += 1;
         let beat = process.beat;
-        self.at(self.now, Happening::Heart(index, beat));
+        self.at(self.now, Happening::Renewer(index, beat));
     }
 
-    fn heart(&mut self, index: usize, beat: u64) {
+    fn renewer(&mut self, index: usize, beat: u64) {
         let process = &mut self.processes[index];
         if process.beat != beat {
             return;
         }
         if process.paused_until > self.now {
             let at = process.paused_until + MS;
-            return self.at(at, Happening::Heart(index, beat));
+            return self.at(at, Happening::Renewer(index, beat));
         }
         let moment = process.clock.at(self.now);
-        process.mind.woke(moment);
-        if process.mind.send_due(moment) {
-            let number = process.mind.transmit(moment, self.dice.0 as u32);
+        process.logic.woke(moment);
+        if process.logic.send_due(moment) {
+            let number = process.logic.transmit(moment, self.dice.0 as u32);
             let what = match process.session {
                 None => What::Open { number },
                 Some(session) => What::Renew { session, number },
@@ -505,17 +506,17 @@ impl World {
             self.send(index, what);
         }
         let process = &mut self.processes[index];
-        let wake = process.mind.next_wake(moment).expect("a session that lives");
+        let wake = process.logic.next_wake(moment).expect("a session that lives");
         let at =
             process.clock.real_after(self.now, wake.longest_since(moment)) + 50_000 + self.dice.below(MS);
-        self.at(at, Happening::Heart(index, beat));
+        self.at(at, Happening::Renewer(index, beat));
     }
 
     fn work(&mut self, index: usize, seen: &mut Seen) {
         let process = &mut self.processes[index];
         if process.paused_until > self.now {
             let at = process.paused_until;
-            return self.at(at, Happening::Work(index)); // before the heart: the worker looks first
+            return self.at(at, Happening::Work(index)); // before the renewer: the worker looks first
         }
         let again = MS + self.dice.below(20 * MS);
         self.after(again, Happening::Work(index));
@@ -536,12 +537,12 @@ impl World {
             }
             return;
         };
-        if process.mind.state(token, moment).is_none_or(is_ended) {
-            process.mind.forget(token);
+        if process.logic.state(token, moment).is_none_or(is_ended) {
+            process.logic.forget(token);
             process.token = None;
             return;
         }
-        if let Ok(permit) = process.mind.permit(token, moment, Duration::ZERO) {
+        if let Ok(permit) = process.logic.permit(token, moment, Duration::ZERO) {
             seen.permits += 1;
             let ends = process.clock.real_after(self.now, permit.remaining(moment));
             // Half of the work goes on until long after the deadline: then the deadline ends the permit.
@@ -558,7 +559,7 @@ impl World {
             {
                 last.ends = last.ends.min(self.now);
             }
-            if self.dice.one_in(3) && process.mind.give_back(token).is_ok() {
+            if self.dice.one_in(3) && process.logic.give_back(token).is_ok() {
                 self.send(index, What::Release { session, token });
             }
         }
@@ -606,8 +607,8 @@ impl World {
 
     fn flood(&mut self, end: Real) {
         for _ in 0..3 {
-            let mail = Mail { process: 0, life: 0, what: What::Noise };
-            self.at(self.now, Happening::Arrives(self.leader, mail));
+            let request = TestRequest { process: 0, life: 0, what: What::Noise };
+            self.at(self.now, Happening::Arrives(self.leader, request));
         }
         if self.now < end {
             self.after(MS, Happening::Flood(end));

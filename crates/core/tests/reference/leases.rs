@@ -1,4 +1,4 @@
-//! Leases and lines of the reference.
+//! Leases and queues of the reference.
 
 use std::time::Duration;
 
@@ -65,12 +65,12 @@ impl Model {
         self.resources[resource].delayed_until.filter(|until| *until > self.time)
     }
 
-    /// Everyone in line for a resource, the next first: priority, then arrival.
-    fn line(&self, resource: usize) -> Vec<&Waiter> {
-        let mut line: Vec<&Waiter> =
+    /// Everyone in the queue for a resource, the next first: priority, then arrival.
+    fn queue(&self, resource: usize) -> Vec<&Waiter> {
+        let mut queue: Vec<&Waiter> =
             self.waiters.iter().filter(|waiter| waiter.resources.contains(&resource)).collect();
-        line.sort_by_key(|waiter| (std::cmp::Reverse(waiter.policies.priority), waiter.arrival));
-        line
+        queue.sort_by_key(|waiter| (std::cmp::Reverse(waiter.policies.priority), waiter.arrival));
+        queue
     }
 
     /// Whether a lease has not ended by now, even if it is still listed.
@@ -142,7 +142,7 @@ impl Model {
     pub(super) fn queued(&self, arrival: u64) -> Done {
         let waiter = self.waiters.iter().find(|waiter| waiter.arrival == arrival).expect("it waits");
         let ahead = waiter.resources.iter().map(|resource| {
-            self.line(*resource).iter().position(|other| other.arrival == arrival).expect("it is in line")
+            self.queue(*resource).iter().position(|other| other.arrival == arrival).expect("it is in line")
         });
         let session = self.session(waiter.session);
         Done::Queued { session: session.id, ttl: session.ttl, ahead: ahead.max().unwrap_or(0) as u32 }
@@ -194,8 +194,8 @@ impl Model {
         match self.acquire_for(session, None, acquire) {
             Ok(Done::Granted { grants, .. }) => {
                 let noticed = self.leases_of_session(session).iter().any(|l| l.notice.is_some());
-                let news = noticed || !self.session(session).news.is_empty();
-                Ok(Done::Granted { grants, opened: (!news).then_some(number) })
+                let events = noticed || !self.session(session).events.is_empty();
+                Ok(Done::Granted { grants, opened: (!events).then_some(number) })
             }
             Err(refusal) => {
                 self.end_if_implicit_and_idle(session, EndReason::Released);
@@ -225,7 +225,7 @@ impl Model {
     fn check_kinds(&self, acquire: &Acquire) -> Result<(), Refusal> {
         for name in &acquire.resources {
             let Some(i) = self.find(name) else { continue };
-            let awaited = self.line(i).first().map(|waiter| waiter.mode.kind());
+            let awaited = self.queue(i).first().map(|waiter| waiter.mode.kind());
             match self.resources[i].kind.or(awaited) {
                 Some(is) if is != acquire.mode.kind() => {
                     return Err(Refusal::WrongKind { resource: name.clone(), is });
@@ -266,7 +266,7 @@ impl Model {
                 return Err(Refusal::Delayed { resource: name.clone(), remaining });
             }
             let others_first = self
-                .line(i)
+                .queue(i)
                 .first()
                 .is_some_and(|first| first.policies.priority >= acquire.policies.priority);
             let mut leases = self.leases_on(i);
@@ -442,8 +442,8 @@ impl Model {
         self.resolved.extend(keys.into_iter().map(|key| Resolved { key, answer: answer.clone() }));
     }
 
-    /// Grants whatever can be granted to those in line, in the one order over all lines, until nobody can
-    /// move. Whoever is next for what a lapsed session holds is its contender.
+    /// Grants whatever can be granted to those in the queue, in the one order over all queues, until nobody
+    /// can move. Whoever is next for what a lapsed session holds is its contender.
     pub(super) fn serve(&mut self) {
         'again: loop {
             let mut everyone = self.waiters.clone();
@@ -469,7 +469,7 @@ impl Model {
     }
 
     fn is_first(&self, resource: usize, waiter: &Waiter) -> bool {
-        self.line(resource).first().is_some_and(|first| first.arrival == waiter.arrival)
+        self.queue(resource).first().is_some_and(|first| first.arrival == waiter.arrival)
     }
 
     fn can_grant(&self, waiter: &Waiter) -> bool {
@@ -479,7 +479,7 @@ impl Model {
             .all(|i| self.is_first(*i, waiter) && self.has_room(*i, waiter.mode) && self.rests(*i).is_none())
     }
 
-    pub(super) fn leave_line(&mut self, arrival: u64, answer: Answer) {
+    pub(super) fn leave_queue(&mut self, arrival: u64, answer: Answer) {
         let at = self.waiters.iter().position(|waiter| waiter.arrival == arrival).expect("it waits");
         let waiter = self.waiters.remove(at);
         self.resolve(&waiter, answer);
@@ -493,7 +493,7 @@ impl Model {
         let blocking = *waiter.resources.iter().find(held).unwrap_or(&waiter.resources[0]);
         let refusal = self.held(blocking, waited);
         self.remember_if_awaited(waiter.session, waiter.number, Err(refusal.clone()));
-        self.leave_line(arrival, Err(refusal));
+        self.leave_queue(arrival, Err(refusal));
         self.end_if_implicit_and_idle(waiter.session, EndReason::Expired);
     }
 
@@ -540,7 +540,7 @@ impl Model {
         let session = self.session_mut(session);
         session.last_lease_revision = revision;
         if !asked && !session_ends {
-            session.news.push((revision, name, lease.token, why));
+            session.events.push((revision, name, lease.token, why));
         }
     }
 
@@ -729,8 +729,8 @@ impl Model {
             holders: self.leases_on(i).into_iter().map(|lease| self.holding(lease)).collect(),
             token: Token::try_from(resource.last_token).ok(),
             generation: Generation::new(resource.generation),
-            waiters: self.line(i).iter().map(waiter).take(WAITERS_SHOWN_MAX).collect(),
-            waiting: self.line(i).len(),
+            waiters: self.queue(i).iter().map(waiter).take(WAITERS_SHOWN_MAX).collect(),
+            waiting: self.queue(i).len(),
             delayed: self.rests(i).map(|until| until.remaining_at(self.time)),
             fences,
         })

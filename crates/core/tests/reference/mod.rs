@@ -49,8 +49,8 @@ struct Session {
     /// Set once it has lapsed: the hard limit that then holds for it.
     lapsed: Option<Duration>,
     last_lease_revision: u64,
-    pause_told_at: Option<ClusterTime>,
-    news: Vec<(u64, ResourceName, Token, EndReason)>,
+    pause_reported_at: Option<ClusterTime>,
+    events: Vec<(u64, ResourceName, Token, EndReason)>,
     floor: u64,
     answers: Vec<(u64, Remembered)>,
 }
@@ -206,7 +206,7 @@ impl Model {
             Command::Revoke { resource, session, now, .. } => self.revoke(&resource, session, now),
             Command::Seen { session, revision } => {
                 let session = self.known(session)?;
-                self.session_mut(session).news.retain(|(at, ..)| *at > revision.get());
+                self.session_mut(session).events.retain(|(at, ..)| *at > revision.get());
                 Ok(Done::Nothing)
             }
             Command::Write(write) => self.write(*write),
@@ -227,9 +227,9 @@ impl Model {
             Command::Paused { session, .. } => {
                 let number = self.known(session)?;
                 let time = self.time;
-                let told_at = &mut self.session_mut(number).pause_told_at;
-                if told_at.is_none_or(|told_at| time.since(told_at) >= Duration::from_secs(1)) {
-                    *told_at = Some(time);
+                let reported_at = &mut self.session_mut(number).pause_reported_at;
+                if reported_at.is_none_or(|reported_at| time.since(reported_at) >= Duration::from_secs(1)) {
+                    *reported_at = Some(time);
                     self.raise();
                 }
                 Ok(Done::Nothing)
@@ -320,13 +320,13 @@ impl Model {
             })
             .collect();
         let ended: Vec<_> =
-            session.news.iter().map(|(_, name, token, why)| (name.clone(), *token, *why)).collect();
-        let news = RenewalNews { noticed, ended, incomplete: false };
+            session.events.iter().map(|(_, name, token, why)| (name.clone(), *token, *why)).collect();
+        let events = RenewalEvents { noticed, ended, incomplete: false };
         RenewalAnswer::Renewed {
             number: renewal.number,
             ttl: session.ttl,
             last_lease_revision: Revision::new(session.last_lease_revision),
-            news: (news != RenewalNews::default()).then(|| Box::new(news)),
+            events: (events != RenewalEvents::default()).then(|| Box::new(events)),
         }
     }
 
@@ -376,8 +376,8 @@ impl Model {
             number: open.number,
             lapsed: None,
             last_lease_revision: 0,
-            pause_told_at: None,
-            news: vec![],
+            pause_reported_at: None,
+            events: vec![],
             floor: 0,
             answers: vec![],
         });
@@ -400,7 +400,7 @@ impl Model {
 
     fn drop_waiters(&mut self, session: u64, answer: Answer) {
         while let Some(waiter) = self.waiters.iter().find(|waiter| waiter.session == session).cloned() {
-            self.leave_line(waiter.arrival, answer.clone());
+            self.leave_queue(waiter.arrival, answer.clone());
             self.remember_if_awaited(session, waiter.number, answer.clone());
         }
     }
@@ -498,7 +498,7 @@ impl Model {
         // Nobody awaits these any more: their waits end, and those behind them go before this command.
         for (_, remembered) in forgotten {
             if let Remembered::Waiting(arrival) = remembered {
-                self.leave_line(arrival, Err(Refusal::Cancelled { released: false }));
+                self.leave_queue(arrival, Err(Refusal::Cancelled { released: false }));
             }
         }
         self.serve();
@@ -561,7 +561,7 @@ impl Model {
             match known.map(|(_, remembered)| remembered) {
                 None => {}
                 Some(Remembered::Waiting(arrival)) => {
-                    model.leave_line(arrival, Err(Refusal::Cancelled { released: false }));
+                    model.leave_queue(arrival, Err(Refusal::Cancelled { released: false }));
                 }
                 Some(Remembered::Answered(Ok(Done::Granted { grants, .. }))) => {
                     for grant in grants {
@@ -616,7 +616,7 @@ impl Model {
             waiter.transmissions.retain(|known| *known != transmission);
             let (arrival, alone) = (waiter.arrival, waiter.transmissions.is_empty());
             if alone {
-                self.leave_line(arrival, Err(Refusal::Cancelled { released: false }));
+                self.leave_queue(arrival, Err(Refusal::Cancelled { released: false }));
             }
             self.end_if_implicit_and_idle(session, EndReason::Released);
             return Ok(Done::Cancelled { released: false });

@@ -122,7 +122,7 @@ fn length(duration: Duration) -> String {
 /// Tells a whole story again: its commands as they stand, each followed by what they do now.
 pub fn tell(file: &str, text: &str) -> String {
     let mut story = Story::new();
-    let mut told = String::new();
+    let mut printed = String::new();
     let mut output = String::new();
     let mut open_entry: Option<Vec<Step>> = None;
     let mut after_dashes = false;
@@ -132,16 +132,16 @@ pub fn tell(file: &str, text: &str) -> String {
             // Everything up to the next empty line is what the dashes promised before.
             if line.is_empty() {
                 after_dashes = false;
-                told.push('\n');
+                printed.push('\n');
             }
             continue;
         }
-        told.push_str(line);
-        told.push('\n');
+        printed.push_str(line);
+        printed.push('\n');
         let words = line.split("# ").next().unwrap_or_default().trim();
         match (words, &mut open_entry) {
             ("----", _) => {
-                told.push_str(&std::mem::take(&mut output));
+                printed.push_str(&std::mem::take(&mut output));
                 after_dashes = true;
             }
             ("" | "#", _) => {}
@@ -169,5 +169,5 @@ pub fn tell(file: &str, text: &str) -> String {
     }
     assert!(open_entry.is_none(), "{file}: an entry is never closed");
     assert!(output.is_empty(), "{file}: the last commands have no dashes after them");
-    told
+    printed
 }

@@ -128,7 +128,9 @@ impl Story {
                 format!("count={count}"),
             ),
             EventKind::Paused { session: s, length: l, .. } => line!("paused", session(s), length(*l)),
-            EventKind::TookOffice { node, term } => line!("took office", format!("node={node} term={term}")),
+            EventKind::BecameLeader { node, term } => {
+                line!("became leader", format!("node={node} term={term}"))
+            }
             EventKind::Changed { what, how } => line!("changed", what, how),
         }
     }
@@ -274,12 +276,12 @@ impl Story {
     pub(super) fn renewal_answer(&self, answer: &RenewalAnswer) -> String {
         match answer {
             RenewalAnswer::UnknownSession => "unknown_session".into(),
-            RenewalAnswer::Renewed { number, ttl, last_lease_revision, news } => {
+            RenewalAnswer::Renewed { number, ttl, last_lease_revision, events } => {
                 let mut text = format!(
                     "renewed  number={number}  ttl={}  last_lease_revision={last_lease_revision}",
                     length(*ttl)
                 );
-                for (resource, token, why, remaining) in news.iter().flat_map(|news| &news.noticed) {
+                for (resource, token, why, remaining) in events.iter().flat_map(|events| &events.noticed) {
                     let remaining = length(*remaining);
                     write!(
                         text,
@@ -287,10 +289,10 @@ impl Story {
                     )
                     .unwrap();
                 }
-                for (resource, token, why) in news.iter().flat_map(|news| &news.ended) {
+                for (resource, token, why) in events.iter().flat_map(|events| &events.ended) {
                     write!(text, "\n     ended  {resource}  token={token}  why={why}").unwrap();
                 }
-                if news.as_ref().is_some_and(|news| news.incomplete) {
+                if events.as_ref().is_some_and(|events| events.incomplete) {
                     text.push_str("\n     and more than are remembered");
                 }
                 text

@@ -218,7 +218,7 @@ impl Story {
                 key: name(words.next("a key")?)?,
                 guard: words.text("guard").map(name).transpose()?,
             },
-            "office" => Command::TookOffice { node: words.needed("node")?, term: words.needed("term")? },
+            "leader" => Command::BecameLeader { node: words.needed("node")?, term: words.needed("term")? },
             "limits" => Command::Configure(Box::new(self.settings(words)?)),
             other => return Err(format!("`{other}` is no verb")),
         };
@@ -333,7 +333,7 @@ impl Story {
                 "history_per_resource_max" => limits.history_per_resource_max = count()?,
                 "history_age_max" => limits.history_age_max = length(value)?,
                 "fences_per_resource_max" => limits.fences_per_resource_max = count()?,
-                "news_per_session_max" => limits.news_per_session_max = count()?,
+                "ended_per_session_max" => limits.ended_per_session_max = count()?,
                 "events_max" => limits.events_max = count()?,
                 "cleared_per_entry_max" => limits.cleared_per_entry_max = count()?,
                 other => return Err(format!("`{other}` is no limit")),

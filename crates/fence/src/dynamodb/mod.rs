@@ -26,7 +26,7 @@ use tenure_core::{HolderName, Scope, Token};
 
 use crate::budget::{self, UNSTATED};
 use crate::rule::{Standing, judge};
-use crate::{Answer, Authority, Barrier, Cursor, Fence, FenceError, FindOut, Mark, Takeover};
+use crate::{Authority, Barrier, Cursor, Fence, FenceError, FenceFuture, FenceMark, FindOut, Takeover};
 
 /// The fence in one table, whose partition key is the string `pk` and which has no sort key.
 #[derive(Clone)]
@@ -39,8 +39,8 @@ pub struct DynamoDb {
     clock: Arc<dyn Clock>,
 }
 
-/// How an answer that is not a success is told apart.
-struct Failure {
+/// How an answer that is not a success is distinguished.
+struct ErrorReply {
     kind: String,
     body: Value,
 }
@@ -104,7 +104,7 @@ impl DynamoDb {
                 judge(scope, token, seen)?;
                 Err(FenceError::unavailable("the condition failed, but the mark does not say why"))
             }
-            Err(failure) => Err(failure.told()),
+            Err(failure) => Err(failure.into_error()),
         }
     }
 
@@ -160,7 +160,7 @@ impl DynamoDb {
                 Err(failure) => failure,
             };
             if failure.kind != "TransactionCanceledException" {
-                return Err(failure.told());
+                return Err(failure.into_error());
             }
             let reasons = failure.body["CancellationReasons"].as_array().cloned().unwrap_or_default();
             let of =
@@ -177,16 +177,16 @@ impl DynamoDb {
                 _ if reasons.iter().any(|reason| of(Some(reason)) == "TransactionConflict") => {
                     tokio::task::yield_now().await;
                 }
-                _ => return Err(failure.told()),
+                _ => return Err(failure.into_error()),
             }
         }
     }
 
     /// What the fence remembers of a scope.
-    pub async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    pub async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         let request = json!({"TableName": self.table, "Key": self.key(scope), "ConsistentRead": true});
         let answer = self.call("GetItem", &request, None, FindOut::Repeat).await?;
-        to_mark(&answer.map_err(Failure::told)?["Item"])
+        to_mark(&answer.map_err(ErrorReply::into_error)?["Item"])
     }
 
     /// Lowers a poisoned mark, audited in the item itself; see [`Fence::repair`].
@@ -196,7 +196,7 @@ impl DynamoDb {
         to: Token,
         by: &HolderName,
         reason: &str,
-    ) -> Result<Mark, FenceError> {
+    ) -> Result<FenceMark, FenceError> {
         let line = format!("{} -> {to} by {by}: {reason}", self.clock.wall().as_unix_millis());
         let request = json!({
             "TableName": self.table, "Key": self.key(scope),
@@ -215,7 +215,7 @@ impl DynamoDb {
             Err(failure) if failure.kind == "ConditionalCheckFailedException" => {
                 Err(FenceError::refused(format!("no token was ever seen for {scope}")))
             }
-            Err(failure) => Err(failure.told()),
+            Err(failure) => Err(failure.into_error()),
         }
     }
 
@@ -230,7 +230,7 @@ impl DynamoDb {
         request: &Value,
         budget: Option<Duration>,
         find_out: FindOut,
-    ) -> Result<Result<Value, Failure>, FenceError> {
+    ) -> Result<Result<Value, ErrorReply>, FenceError> {
         let body = request.to_string();
         let host = self.endpoint.split("://").nth(1).unwrap_or(&self.endpoint);
         let signed = sign::Signed {
@@ -262,16 +262,16 @@ impl DynamoDb {
             return Err(FenceError::unknown(find_out, format!("{status}: {body}")));
         }
         let kind = body["__type"].as_str().unwrap_or("").rsplit('#').next().unwrap_or("").to_owned();
-        Ok(Err(Failure { kind, body }))
+        Ok(Err(ErrorReply { kind, body }))
     }
 }
 
 impl Fence for DynamoDb {
-    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> Answer<'a, Barrier> {
+    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> FenceFuture<'a, Barrier> {
         Box::pin(DynamoDb::barrier(self, takeover))
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+    fn mark<'a>(&'a self, scope: &'a Scope) -> FenceFuture<'a, Option<FenceMark>> {
         Box::pin(DynamoDb::mark(self, scope))
     }
 
@@ -281,14 +281,14 @@ impl Fence for DynamoDb {
         to: Token,
         by: &'a HolderName,
         reason: &'a str,
-    ) -> Answer<'a, Mark> {
+    ) -> FenceFuture<'a, FenceMark> {
         Box::pin(DynamoDb::repair(self, scope, to, by, reason))
     }
 }
 
-impl Failure {
+impl ErrorReply {
     /// A 4xx answer: nothing was done.
-    fn told(self) -> FenceError {
+    fn into_error(self) -> FenceError {
         let text = format!("{}: {}", self.kind, self.body);
         match self.kind.as_str() {
             "ProvisionedThroughputExceededException"
@@ -301,13 +301,13 @@ impl Failure {
     }
 }
 
-fn to_mark(item: &Value) -> Result<Option<Mark>, FenceError> {
+fn to_mark(item: &Value) -> Result<Option<FenceMark>, FenceError> {
     let Some(token) = item["token"]["N"].as_str() else { return Ok(None) };
     let token =
         Token::try_from(token.parse::<u64>().map_err(FenceError::refused)?).map_err(FenceError::refused)?;
     let seq = item["seq"]["N"].as_str().map_or(Ok(0), str::parse).map_err(FenceError::refused)?;
     let cursor = item["cursor"]["B"].as_str().map(|text| STANDARD.decode(text)).transpose();
-    Ok(Some(Mark {
+    Ok(Some(FenceMark {
         token,
         holder: item["holder"]["S"].as_str().and_then(|name| name.parse().ok()),
         seq,

@@ -22,7 +22,7 @@ use tenure_core::{HolderName, Scope, Token};
 use super::{classify, hex, key_of, random, unhex, unread, within};
 use crate::budget;
 use crate::rule::judge;
-use crate::{Answer, Authority, Barrier, Cursor, Fence, FenceError, FindOut, Mark, Takeover};
+use crate::{Authority, Barrier, Cursor, Fence, FenceError, FenceFuture, FenceMark, FindOut, Takeover};
 
 /// A guarded log, one per scope.
 #[derive(Clone)]
@@ -188,7 +188,7 @@ impl Log {
     }
 
     /// What the fence remembers of a scope.
-    pub async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    pub async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         self.forget(scope);
         let last = within(None, FindOut::Repeat, self.tail(scope)).await?;
         last.map(|last| to_mark(&last.line)).transpose()
@@ -201,7 +201,7 @@ impl Log {
         to: Token,
         by: &HolderName,
         reason: &str,
-    ) -> Result<Mark, FenceError> {
+    ) -> Result<FenceMark, FenceError> {
         let repairing = async {
             self.forget(scope);
             let Some(last) = self.tail(scope).await? else {
@@ -366,7 +366,7 @@ impl Log {
 
     fn remember(&self, scope: &Scope, number: u64, line: &Line) {
         let mut tails = self.tails.lock().unwrap_or_else(PoisonError::into_inner);
-        // Fellow writers report in any order; only a later record is news.
+        // Fellow writers report in any order; only a later record is new.
         if tails.get(scope).is_none_or(|known| known.number < number) {
             tails.insert(scope.clone(), Tail { number, line: line.clone(), ruled: line.token });
         }
@@ -378,11 +378,11 @@ impl Log {
 }
 
 impl Fence for Log {
-    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> Answer<'a, Barrier> {
+    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> FenceFuture<'a, Barrier> {
         Box::pin(Log::barrier(self, takeover))
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+    fn mark<'a>(&'a self, scope: &'a Scope) -> FenceFuture<'a, Option<FenceMark>> {
         Box::pin(Log::mark(self, scope))
     }
 
@@ -392,12 +392,12 @@ impl Fence for Log {
         to: Token,
         by: &'a HolderName,
         reason: &'a str,
-    ) -> Answer<'a, Mark> {
+    ) -> FenceFuture<'a, FenceMark> {
         Box::pin(Log::repair(self, scope, to, by, reason))
     }
 }
 
-fn to_mark(line: &Line) -> Result<Mark, FenceError> {
+fn to_mark(line: &Line) -> Result<FenceMark, FenceError> {
     let cursor = match &line.cursor {
         None => None,
         Some(text) => {
@@ -407,5 +407,5 @@ fn to_mark(line: &Line) -> Result<Mark, FenceError> {
     };
     let token = Token::try_from(line.token).map_err(FenceError::refused)?;
     let holder = line.holder.as_ref().and_then(|name| name.parse().ok());
-    Ok(Mark { token, holder, seq: line.seq, cursor })
+    Ok(FenceMark { token, holder, seq: line.seq, cursor })
 }

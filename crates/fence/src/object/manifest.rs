@@ -13,7 +13,7 @@ use tenure_core::{HolderName, Scope, Token};
 use super::{classify, hex, key_of, random, unhex, unread, within};
 use crate::budget;
 use crate::rule::{Standing, judge};
-use crate::{Answer, Authority, Barrier, Cursor, Fence, FenceError, FindOut, Mark, Takeover};
+use crate::{Authority, Barrier, Cursor, Fence, FenceError, FenceFuture, FenceMark, FindOut, Takeover};
 
 /// Guarded objects, visible through a manifest.
 #[derive(Clone)]
@@ -184,7 +184,7 @@ impl Manifest {
     }
 
     /// What the fence remembers of a scope.
-    pub async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    pub async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         let Some((body, _)) = within(None, FindOut::Repeat, self.read(scope)).await? else { return Ok(None) };
         to_mark(&body)
     }
@@ -196,7 +196,7 @@ impl Manifest {
         to: Token,
         by: &HolderName,
         reason: &str,
-    ) -> Result<Mark, FenceError> {
+    ) -> Result<FenceMark, FenceError> {
         let mut mark = None;
         let replacing = self.replace(
             scope,
@@ -271,11 +271,11 @@ impl Manifest {
 }
 
 impl Fence for Manifest {
-    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> Answer<'a, Barrier> {
+    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> FenceFuture<'a, Barrier> {
         Box::pin(Manifest::barrier(self, takeover))
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+    fn mark<'a>(&'a self, scope: &'a Scope) -> FenceFuture<'a, Option<FenceMark>> {
         Box::pin(Manifest::mark(self, scope))
     }
 
@@ -285,7 +285,7 @@ impl Fence for Manifest {
         to: Token,
         by: &'a HolderName,
         reason: &'a str,
-    ) -> Answer<'a, Mark> {
+    ) -> FenceFuture<'a, FenceMark> {
         Box::pin(Manifest::repair(self, scope, to, by, reason))
     }
 }
@@ -304,8 +304,8 @@ fn cursor(body: &Body) -> Result<Option<Cursor>, FenceError> {
     Ok(Some(Cursor::from(bytes)))
 }
 
-fn to_mark(body: &Body) -> Result<Option<Mark>, FenceError> {
+fn to_mark(body: &Body) -> Result<Option<FenceMark>, FenceError> {
     let Some(token) = seen(body)? else { return Ok(None) };
     let holder = body.holder.as_ref().and_then(|name| name.parse().ok());
-    Ok(Some(Mark { token, holder, seq: body.seq, cursor: cursor(body)? }))
+    Ok(Some(FenceMark { token, holder, seq: body.seq, cursor: cursor(body)? }))
 }

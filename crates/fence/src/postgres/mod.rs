@@ -30,7 +30,9 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage, SimpleQueryRow};
 
 use crate::budget::{self, UNSTATED};
-use crate::{Answer, Authority, Barrier, Cursor, Fence, FenceError, FindOut, Mark, Stale, Takeover};
+use crate::{
+    Authority, Barrier, Cursor, Fence, FenceError, FenceFuture, FenceMark, FindOut, Stale, Takeover,
+};
 
 /// The schema, as text, for people who keep their migrations elsewhere.
 pub const SCHEMA_SQL: &str = include_str!("fence.sql");
@@ -154,7 +156,7 @@ impl Postgres {
     }
 
     /// What the fence remembers of a scope.
-    pub async fn mark(&self, client: &Client, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    pub async fn mark(&self, client: &Client, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         let sql = format!(
             "SELECT token, holder, seq, encode(cursor, 'hex') FROM tenure_fence.marks WHERE scope = {}",
             quote(&scope.to_string()),
@@ -165,7 +167,7 @@ impl Postgres {
         let Some(row) = rows.iter().find_map(row) else { return Ok(None) };
         let Some(token) = token(row, 0)? else { return Err(FenceError::refused("a mark without a token")) };
         let holder = row.get(1).and_then(|name| name.parse().ok());
-        Ok(Some(Mark { token, holder, seq: number(row, 2)?, cursor: cursor(row, 3)? }))
+        Ok(Some(FenceMark { token, holder, seq: number(row, 2)?, cursor: cursor(row, 3)? }))
     }
 
     /// Lowers a poisoned mark, audited; see [`Fence::repair`].
@@ -176,7 +178,7 @@ impl Postgres {
         to: Token,
         by: &HolderName,
         reason: &str,
-    ) -> Result<Mark, FenceError> {
+    ) -> Result<FenceMark, FenceError> {
         let sql = format!(
             "{} SELECT tenure_fence.repair({}, {to}, {}, {})",
             timers(self.timeout),
@@ -203,11 +205,11 @@ pub struct PostgresFence {
 }
 
 impl Fence for PostgresFence {
-    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> Answer<'a, Barrier> {
+    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> FenceFuture<'a, Barrier> {
         Box::pin(self.fence.barrier(&self.client, takeover))
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+    fn mark<'a>(&'a self, scope: &'a Scope) -> FenceFuture<'a, Option<FenceMark>> {
         Box::pin(self.fence.mark(&self.client, scope))
     }
 
@@ -217,7 +219,7 @@ impl Fence for PostgresFence {
         to: Token,
         by: &'a HolderName,
         reason: &'a str,
-    ) -> Answer<'a, Mark> {
+    ) -> FenceFuture<'a, FenceMark> {
         Box::pin(self.fence.repair(&self.client, scope, to, by, reason))
     }
 }

@@ -20,7 +20,9 @@ use tenure_clock::{Clock, SystemClock};
 use tenure_core::{HolderName, Scope, Token};
 
 use crate::budget::{self, UNSTATED};
-use crate::{Answer, Authority, Barrier, Cursor, Fence, FenceError, FindOut, Mark, Stale, Takeover};
+use crate::{
+    Authority, Barrier, Cursor, Fence, FenceError, FenceFuture, FenceMark, FindOut, Stale, Takeover,
+};
 
 /// The guarded write, as text, for users of other languages.
 pub const WRITE_LUA: &str = include_str!("write.lua");
@@ -192,13 +194,13 @@ impl Redis {
         &self,
         connection: &mut C,
         scope: &Scope,
-    ) -> Result<Option<Mark>, FenceError> {
+    ) -> Result<Option<FenceMark>, FenceError> {
         let mut call = cmd("HMGET");
         call.arg(self.fence_key(scope)).arg(&["token", "holder", "seq", "cursor"]);
         let (token, holder, seq, cursor): (Option<String>, Option<String>, Option<u64>, Option<Vec<u8>>) =
             within(None, FindOut::Repeat, call.query_async(connection)).await?;
         let Some(token) = token else { return Ok(None) };
-        Ok(Some(Mark {
+        Ok(Some(FenceMark {
             token: to_token(&token)?,
             holder: holder.and_then(|name| name.parse().ok()),
             seq: seq.unwrap_or(0),
@@ -214,7 +216,7 @@ impl Redis {
         to: Token,
         by: &HolderName,
         reason: &str,
-    ) -> Result<Mark, FenceError> {
+    ) -> Result<FenceMark, FenceError> {
         let mut call = REPAIR.key(self.fence_key(scope));
         call.key(self.audit_key(scope)).arg(digits(to));
         call.arg(format!("at {} by {by}: {reason}", self.clock.wall().as_unix_millis()));
@@ -267,12 +269,12 @@ pub struct RedisFence {
 }
 
 impl Fence for RedisFence {
-    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> Answer<'a, Barrier> {
+    fn barrier<'a>(&'a self, takeover: &'a Takeover) -> FenceFuture<'a, Barrier> {
         let mut connection = self.connection.clone();
         Box::pin(async move { self.fence.barrier(&mut connection, takeover).await })
     }
 
-    fn mark<'a>(&'a self, scope: &'a Scope) -> Answer<'a, Option<Mark>> {
+    fn mark<'a>(&'a self, scope: &'a Scope) -> FenceFuture<'a, Option<FenceMark>> {
         let mut connection = self.connection.clone();
         Box::pin(async move { self.fence.mark(&mut connection, scope).await })
     }
@@ -283,7 +285,7 @@ impl Fence for RedisFence {
         to: Token,
         by: &'a HolderName,
         reason: &'a str,
-    ) -> Answer<'a, Mark> {
+    ) -> FenceFuture<'a, FenceMark> {
         let mut connection = self.connection.clone();
         Box::pin(async move { self.fence.repair(&mut connection, scope, to, by, reason).await })
     }

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{Generation, Permit, PermitCount, Scope, Token};
-use tenure_fence::{Barrier, Cursor, FenceError, Mark, Stale, Takeover};
+use tenure_fence::{Barrier, Cursor, FenceError, FenceMark, Stale, Takeover};
 use tokio::sync::oneshot;
 
 /// A storage under test, seen as named values under a scope.
 pub trait Subject: Send + Sync + 'static {
     fn barrier(&self, takeover: &Takeover) -> impl Future<Output = Result<Barrier, FenceError>> + Send;
-    fn mark(&self, scope: &Scope) -> impl Future<Output = Result<Option<Mark>, FenceError>> + Send;
+    fn mark(&self, scope: &Scope) -> impl Future<Output = Result<Option<FenceMark>, FenceError>> + Send;
     /// Lowers a mark, for the reason [`REASON`].
-    fn repair(&self, scope: &Scope, to: Token) -> impl Future<Output = Result<Mark, FenceError>> + Send;
+    fn repair(&self, scope: &Scope, to: Token) -> impl Future<Output = Result<FenceMark, FenceError>> + Send;
     /// What was written down about repairs of a scope, as text.
     fn audit(&self, scope: &Scope) -> impl Future<Output = String> + Send;
     /// A guarded write of one value.
@@ -302,10 +302,10 @@ pub async fn racing_takeovers_keep_what_they_accept_and_nothing_else(subject: im
             let (subject, scope) = (subject.clone(), scope.clone());
             holders.spawn(async move {
                 tokio::time::sleep(Duration::from_millis(8 * number)).await; // a ragged start, not a condition
-                let mut told = Vec::new();
+                let mut outcomes = Vec::new();
                 if let Err(error) = subject.barrier(&takeover(&scope, number)).await {
                     assert!(error.stale().is_some(), "holder {number}: {error}");
-                    return told;
+                    return outcomes;
                 }
                 let permit = permit(&scope, number);
                 for write in 0..12 {
@@ -313,12 +313,12 @@ pub async fn racing_takeovers_keep_what_they_accept_and_nothing_else(subject: im
                     let result = subject.put(&permit, &key, "there").await;
                     let stale = result.as_ref().is_err_and(|error| error.stale().is_some());
                     assert!(result.is_ok() || stale, "{key}: {result:?}");
-                    told.push((key, result.is_ok()));
+                    outcomes.push((key, result.is_ok()));
                     if stale {
                         break;
                     }
                 }
-                told
+                outcomes
             });
         }
         while let Some(done) = holders.join_next().await {
@@ -488,7 +488,7 @@ pub async fn a_writer_whose_time_runs_out_inside_does_not_land(subject: impl Sub
     tokio::time::sleep(Duration::from_millis(400)).await; // the lease's own time has to pass
     let _ = let_go.send(());
     let refused = writer.await.expect("the writer's task").expect_err("no time is left");
-    assert_ne!(refused.effect(), tenure_fence::Effect::Unknown, "{refused}");
+    assert_ne!(refused.effect(), tenure_fence::FenceEffect::Unknown, "{refused}");
     assert_eq!(subject.get(&scope, "a").await, None);
 }
 

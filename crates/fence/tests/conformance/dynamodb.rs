@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure_core::{Permit, Scope, Token};
 use tenure_fence::dynamodb::{Credentials, DynamoDb};
-use tenure_fence::{Barrier, Cursor, FenceError, FindOut, Mark, Takeover};
+use tenure_fence::{Barrier, Cursor, FenceError, FenceMark, FindOut, Takeover};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::cases::{self, Gate, REASON, Subject};
@@ -87,11 +87,11 @@ impl Subject for Items {
         self.fence.barrier(takeover).await
     }
 
-    async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         self.fence.mark(scope).await
     }
 
-    async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
+    async fn repair(&self, scope: &Scope, to: Token) -> Result<FenceMark, FenceError> {
         self.fence.repair(scope, to, &"operator".parse().expect("a name"), REASON).await
     }
 

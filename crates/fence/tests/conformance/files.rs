@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tenure_core::{Permit, Scope, Token};
 use tenure_fence::files::Files;
-use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
+use tenure_fence::{Barrier, Cursor, FenceError, FenceMark, Takeover};
 
 use crate::cases::{self, Gate, REASON, Subject};
 use crate::support;
@@ -51,11 +51,11 @@ impl Subject for Folder {
         tokio::task::block_in_place(|| self.files.barrier(takeover))
     }
 
-    async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         self.files.mark(scope)
     }
 
-    async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
+    async fn repair(&self, scope: &Scope, to: Token) -> Result<FenceMark, FenceError> {
         self.files.repair(scope, to, &"operator".parse().expect("a name"), REASON)
     }
 
@@ -196,7 +196,7 @@ async fn a_made_up_token_cannot_poison_a_fence_that_verifies() {
 /// Two holders have come while a writer was inside, and one has gone: the newest fence does not lead to the writer, and
 /// only the whole chain tells that it was passed by.
 #[tokio::test]
-async fn a_writer_that_was_overtaken_twice_is_told() {
+async fn a_writer_that_was_overtaken_twice_is_notified() {
     let Some(folder) = Folder::start("twice").await else { return };
     let (files, scope) = (&folder.files, cases::fresh_scope("twice"));
     files.barrier(&cases::takeover(&scope, 1)).expect("first barrier");

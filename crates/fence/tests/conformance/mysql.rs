@@ -6,7 +6,7 @@ use mysql_async::prelude::Queryable;
 use mysql_async::{Conn, OptsBuilder};
 use tenure_core::{Permit, Scope, Token};
 use tenure_fence::mysql::MySql;
-use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
+use tenure_fence::{Barrier, Cursor, FenceError, FenceMark, Takeover};
 
 use crate::cases::{Gate, REASON, Subject};
 use crate::support::{self, Server};
@@ -68,11 +68,11 @@ impl Subject for Rows {
         self.fence.barrier(&mut self.fenced().await, takeover).await
     }
 
-    async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         self.fence.mark(&mut self.fenced().await, scope).await
     }
 
-    async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
+    async fn repair(&self, scope: &Scope, to: Token) -> Result<FenceMark, FenceError> {
         let by = "operator".parse().expect("a name");
         self.fence.repair(&mut self.fenced().await, scope, to, &by, REASON).await
     }

@@ -18,7 +18,7 @@ use object_store::client::{
 use object_store::{ClientOptions, ObjectStore, ObjectStoreExt};
 use tenure_core::{Permit, Scope, Token};
 use tenure_fence::object::{self, Log, Manifest};
-use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
+use tenure_fence::{Barrier, Cursor, FenceError, FenceMark, Takeover};
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -85,7 +85,7 @@ impl HttpService for Plain {
                 http1::handshake(TokioIo::new(stream)).await.map_err(failed(HttpErrorKind::Connect))?;
             tokio::spawn(connection);
             let (mut head, body) = request.into_parts();
-            // A server is told where it is by a header, and what is wanted by the path alone.
+            // A server learns where it is by a header, and what is wanted by the path alone.
             let host = head.uri.authority().expect("an address").to_string();
             head.headers.insert("host", host.parse().expect("a host"));
             let path = head.uri.path_and_query().expect("a path").as_str().parse();
@@ -132,11 +132,11 @@ impl Subject for Entries {
         self.0.barrier(takeover).await
     }
 
-    async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         self.0.mark(scope).await
     }
 
-    async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
+    async fn repair(&self, scope: &Scope, to: Token) -> Result<FenceMark, FenceError> {
         self.0.repair(scope, to, &"operator".parse().expect("a name"), REASON).await
     }
 
@@ -212,11 +212,11 @@ impl Subject for Records {
         Log::new(bucket().await.expect("a bucket"), "logs").barrier(takeover).await
     }
 
-    async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         self.0.mark(scope).await
     }
 
-    async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
+    async fn repair(&self, scope: &Scope, to: Token) -> Result<FenceMark, FenceError> {
         self.0.repair(scope, to, &"operator".parse().expect("a name"), REASON).await
     }
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use tenure_core::{Permit, Scope, Token};
 use tenure_fence::postgres::Postgres;
-use tenure_fence::{Barrier, Cursor, Effect, FenceError, Mark, Takeover};
+use tenure_fence::{Barrier, Cursor, FenceEffect, FenceError, FenceMark, Takeover};
 use tokio_postgres::{Client, NoTls};
 
 use crate::cases::{self, Gate, REASON, Subject};
@@ -70,7 +70,7 @@ async fn a_failed_statement_that_was_passed_over_is_not_called_written() {
     tx.execute(PUT, &[&scope.to_string(), &"a", &"lost"]).await.expect("put");
     tx.batch_execute("SELECT 1 / 0").await.expect_err("it is no number");
     let refused = tx.commit().await.expect_err("nothing was written");
-    assert_eq!(refused.effect(), Effect::NotApplied, "{refused}");
+    assert_eq!(refused.effect(), FenceEffect::NotApplied, "{refused}");
     assert_eq!(rows.get(&scope, "a").await, None);
 
     // Dropped half-way it is undone, and the connection is as good as before.
@@ -100,11 +100,11 @@ impl Subject for Rows {
         self.fence.barrier(&self.client().await, takeover).await
     }
 
-    async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         self.fence.mark(&self.client().await, scope).await
     }
 
-    async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
+    async fn repair(&self, scope: &Scope, to: Token) -> Result<FenceMark, FenceError> {
         let by = "operator".parse().expect("a name");
         self.fence.repair(&self.client().await, scope, to, &by, REASON).await
     }

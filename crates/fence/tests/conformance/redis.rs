@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use ::redis::aio::MultiplexedConnection;
 use tenure_core::{Permit, Scope, Token};
 use tenure_fence::redis::{BARRIER_LUA, Redis, WRITE_LUA, del, guarded, set};
-use tenure_fence::{Barrier, Cursor, Effect, FenceError, Mark, Takeover};
+use tenure_fence::{Barrier, Cursor, FenceEffect, FenceError, FenceMark, Takeover};
 
 use crate::cases::{self, Gate, REASON, Subject};
 use crate::support::{self, Server};
@@ -49,11 +49,11 @@ impl Subject for Keys {
         self.fence.barrier(&mut self.connection().await, takeover).await
     }
 
-    async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         self.fence.mark(&mut self.connection().await, scope).await
     }
 
-    async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
+    async fn repair(&self, scope: &Scope, to: Token) -> Result<FenceMark, FenceError> {
         let by = "operator".parse().expect("a name");
         self.fence.repair(&mut self.connection().await, scope, to, &by, REASON).await
     }
@@ -125,10 +125,10 @@ async fn a_command_that_fails_half_way_is_unknown_and_the_first_is_refused() {
         .write(&mut connection, &permit, std::slice::from_ref(&push))
         .await
         .expect_err("wrong type");
-    assert_eq!(refused.effect(), Effect::NotApplied, "{refused}");
+    assert_eq!(refused.effect(), FenceEffect::NotApplied, "{refused}");
     let half =
         keys.fence.write(&mut connection, &permit, &[set(&other, "1"), push]).await.expect_err("wrong type");
-    assert_eq!(half.effect(), Effect::Unknown, "{half}");
+    assert_eq!(half.effect(), FenceEffect::Unknown, "{half}");
     assert_eq!(keys.get(&scope, "other").await.as_deref(), Some("1"));
 }
 

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OptionalExtension};
 use tenure_clock::{Clock, ManualClock};
 use tenure_core::{Permit, Scope, Token};
 use tenure_fence::sqlite::Sqlite;
-use tenure_fence::{Barrier, Cursor, FenceError, Mark, Takeover};
+use tenure_fence::{Barrier, Cursor, FenceError, FenceMark, Takeover};
 
 use crate::cases::{self, Gate, REASON, Subject};
 use crate::support;
@@ -48,11 +48,11 @@ impl Subject for File {
         tokio::task::block_in_place(|| self.fence().barrier(takeover))
     }
 
-    async fn mark(&self, scope: &Scope) -> Result<Option<Mark>, FenceError> {
+    async fn mark(&self, scope: &Scope) -> Result<Option<FenceMark>, FenceError> {
         self.fence().mark(scope)
     }
 
-    async fn repair(&self, scope: &Scope, to: Token) -> Result<Mark, FenceError> {
+    async fn repair(&self, scope: &Scope, to: Token) -> Result<FenceMark, FenceError> {
         self.fence().repair(scope, to, &"operator".parse().expect("a name"), REASON)
     }
 

@@ -4,7 +4,7 @@ use super::codec::{decode_membership, encode_membership};
 use super::types::{Payload, Types, from_log_id, to_log_id};
 use crate::NodeId;
 use crate::config::Execution;
-use crate::quiet::Quiet;
+use crate::low_latency::LowLatencyMode;
 use crate::wal::{Done, EntryKind, Job, LogEntry, Queue, SharedLog, Vote};
 use bytes::Bytes;
 use openraft::EntryPayload;
@@ -30,12 +30,18 @@ pub(crate) struct LogStore {
     queue: Queue,
     execution: Execution,
     node: NodeId,
-    quiet: Quiet,
+    low_latency: LowLatencyMode,
 }
 
 impl LogStore {
-    pub fn new(log: SharedLog, queue: Queue, execution: Execution, node: NodeId, quiet: Quiet) -> Self {
-        Self { log, queue, execution, node, quiet }
+    pub fn new(
+        log: SharedLog,
+        queue: Queue,
+        execution: Execution,
+        node: NodeId,
+        low_latency: LowLatencyMode,
+    ) -> Self {
+        Self { log, queue, execution, node, low_latency }
     }
 
     async fn read(&self, range: Range<u64>, bytes_max: usize) -> io::Result<Vec<EntryOf<Types>>> {
@@ -128,9 +134,9 @@ impl RaftLogStorage<Types> for LogStore {
             let follows = log.vote.is_some_and(|vote| vote.node != self.node);
             // A leader has followers and clients to serve while it syncs; a follower has nothing to say before it has. Nor
             // has a leader with a single caller, once the entry is on its way to the followers; but after a pause its disk
-            // is slow to wake, and should hear of the entry before that.
+            // is slow to wake, and should get the entry before that.
             if !follows {
-                return match self.quiet.one_in_a_row() && bytes <= LONE_BYTES_MAX {
+                return match self.low_latency.one_back_to_back() && bytes <= LONE_BYTES_MAX {
                     true => self.queue.push_soon(job),
                     false => self.queue.push(job),
                 };

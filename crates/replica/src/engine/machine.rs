@@ -4,8 +4,8 @@ use super::removed::Removed;
 use super::types::{Payload, Reply, Types, from_log_id};
 use crate::StateMachine;
 use crate::config::Execution;
-use crate::look_out::after_the_others;
 use crate::snapshot::{Meta, SnapshotFile, SnapshotStore};
+use crate::spin_wait::after_the_others;
 use crate::wal::{LogId, Meter};
 use futures_util::{Stream, StreamExt};
 use openraft::EntryPayload;
@@ -114,7 +114,7 @@ impl RaftStateMachine<Types> for Applier {
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
             if responder.is_none() && !others_went_first {
-                // A follower hears that entries are committed with the next one that it is to write, and
+                // A follower learns that entries are committed with the next one that it is to write, and
                 // the leader's caller waits for its answer to that one, not for what is done here.
                 after_the_others().await;
                 others_went_first = true;

@@ -13,7 +13,7 @@ pub(crate) fn settings(config: &Config) -> Result<openraft::Config, StartError> 
         heartbeat_interval: millis(timing.heartbeat),
         election_timeout_min: millis(timing.election_min),
         election_timeout_max: millis(timing.election_max),
-        // A node that was cut off asks before it disturbs a leader that the others can hear.
+        // A node that was cut off asks before it disturbs a leader that the others can reach.
         enable_pre_vote: Some(true),
         // A restarted leader would lead again in its old term: a term must name one incarnation.
         enable_leader_restore: Some(false),

@@ -8,7 +8,7 @@ use crate::StateMachine;
 use crate::config::{Config, Entropy, Execution, Stopwatch};
 use crate::data_dir::DataDir;
 use crate::disk::SimDisk;
-use crate::quiet::Quiet;
+use crate::low_latency::LowLatencyMode;
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Meter, Queue, Writer};
 use openraft::StorageError;
@@ -24,7 +24,7 @@ use tokio::sync::watch;
 struct Count(u64);
 
 impl StateMachine for Count {
-    type Answer = u64;
+    type Response = u64;
     type Capture = u64;
 
     fn apply(&mut self, _: u64, _: u64, _: &[u8]) -> u64 {
@@ -86,7 +86,7 @@ fn stores_on(disk: &Arc<SimDisk>, execution: Execution) -> (LogStore, Applier) {
     let machine = Arc::new(RwLock::new(Count::default()));
     let applied = watch::channel(None).0;
     let applier = Applier::new(machine, store, execution, meter, Removed::default(), applied, failure);
-    (LogStore::new(log, queue, execution, 1, Quiet::default()), applier)
+    (LogStore::new(log, queue, execution, 1, LowLatencyMode::default()), applier)
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use std::fmt;
 pub(crate) type Engine = openraft::Raft<Types, super::machine::Applier>;
 
 /// What the engine is made of. `leader_id_std`: at most one leader in a term, as in the paper, so
-/// that a term alone names an office.
+/// that a term alone names a leader.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Types;
 

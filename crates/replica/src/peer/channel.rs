@@ -39,14 +39,14 @@ pub(crate) struct Target {
 /// Calls under way below which there is nothing worth forgetting.
 const SWEEP_MIN: usize = 64;
 
-type Answer = oneshot::Sender<io::Result<Bytes>>;
+type ReplySender = oneshot::Sender<io::Result<Bytes>>;
 
 struct Call {
     kind: u8,
     body: Bytes,
     /// Nobody waits for the answer longer than this, so it is not sent later either.
     until: Instant,
-    answer: Answer,
+    answer: ReplySender,
 }
 
 impl Call {
@@ -60,13 +60,13 @@ impl Call {
 struct Owed {
     next: u64,
     sweep_at: usize,
-    answers: BTreeMap<u64, Answer>,
+    answers: BTreeMap<u64, ReplySender>,
 }
 
 impl Owed {
     /// Numbers a call. Answers that nobody waits for any more are forgotten whenever their number may have
     /// doubled, so that a call costs the same however many are under way.
-    fn enter(&mut self, answer: Answer) -> u64 {
+    fn enter(&mut self, answer: ReplySender) -> u64 {
         if self.answers.len() >= self.sweep_at {
             self.answers.retain(|_, answer| !answer.is_closed());
             self.sweep_at = 2 * self.answers.len().max(SWEEP_MIN);
@@ -144,8 +144,8 @@ async fn serve(
                     tracing::warn!(node = target.node, %refusal, "no connection to a peer");
                     last_refusal = refusal;
                 }
-                let news = std::mem::replace(&mut reachable, false) && tells;
-                if news && error.kind() != io::ErrorKind::PermissionDenied {
+                let changed = std::mem::replace(&mut reachable, false) && tells;
+                if changed && error.kind() != io::ErrorKind::PermissionDenied {
                     tracing::warn!(node = target.node, address = %target.address, %error, "a peer cannot be reached");
                 }
                 let _ = first.answer.send(Err(io::Error::new(error.kind(), error.to_string())));
@@ -186,7 +186,7 @@ async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
     let disagreement = || target.memory.spoken.disagreement(&answer);
     match answer.refusal.clone().or(objection).or_else(disagreement).or_else(loss) {
         None => {
-            target.memory.spoken.hear(answer.from.node, answer.versions);
+            target.memory.spoken.receive(answer.from.node, answer.versions);
             reader.trust();
             Ok((reader, writer))
         }

@@ -1,7 +1,7 @@
 //! How a cluster comes into being, exactly once, from nodes that are started in any order.
 //!
 //! Of the nodes named in the flags the one with the lowest number founds the cluster, and only when it
-//! has heard from every other one that it is empty, and with which identity. These identities are in
+//! has the answer of every other one that it is empty, and with which identity. These identities are in
 //! the first membership, so a node that was wiped and comes back cannot be mistaken for the one that
 //! promised something. A node with data never comes here.
 
@@ -31,7 +31,7 @@ enum Step {
 
 /// What a peer answered to a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct PeerAnswer {
     pub identity: Identity,
     /// The identity that its cluster remembers for us.
     remembered: Option<u128>,
@@ -39,22 +39,23 @@ pub(crate) struct Heard {
 }
 
 /// Decides from all answers so far.
-fn decide(ours: Identity, peers: &BTreeMap<NodeId, String>, heard: &BTreeMap<NodeId, Heard>) -> Step {
-    for heard in heard.values() {
-        if heard.remembered.is_some_and(|remembered| remembered != ours.identity) {
+fn decide(ours: Identity, peers: &BTreeMap<NodeId, String>, answers: &BTreeMap<NodeId, PeerAnswer>) -> Step {
+    for answers in answers.values() {
+        if answers.remembered.is_some_and(|remembered| remembered != ours.identity) {
             return Step::Refuse(forgotten(ours.node));
         }
     }
     // Somebody has a cluster: its leader comes to us, if we belong to it. Founding another would be
     // the end of the first.
     let others_are_empty =
-        heard.values().all(|heard| heard.identity.cluster.is_none() && heard.refusal.is_none());
+        answers.values().all(|answers| answers.identity.cluster.is_none() && answers.refusal.is_none());
     let lowest = peers.keys().next() == Some(&ours.node);
-    let all_heard = peers.keys().all(|node| *node == ours.node || heard.contains_key(node));
-    if !(lowest && all_heard && others_are_empty) {
+    let all_answered = peers.keys().all(|node| *node == ours.node || answers.contains_key(node));
+    if !(lowest && all_answered && others_are_empty) {
         return Step::Wait;
     }
-    let identity = |node: &NodeId| heard.get(node).map_or(ours.identity, |heard| heard.identity.identity);
+    let identity =
+        |node: &NodeId| answers.get(node).map_or(ours.identity, |answers| answers.identity.identity);
     let member = |(node, address): (&NodeId, &String)| {
         (*node, Member { address: address.clone(), identity: identity(node) })
     };
@@ -62,9 +63,9 @@ fn decide(ours: Identity, peers: &BTreeMap<NodeId, String>, heard: &BTreeMap<Nod
 }
 
 /// A peer that has a cluster and does not know us in it: nobody will come for this node unasked.
-fn uninvited(heard: &BTreeMap<NodeId, Heard>) -> Option<NodeId> {
-    let strangers = |heard: &Heard| heard.identity.cluster.is_some() && heard.remembered.is_none();
-    heard.iter().find(|(_, heard)| strangers(heard)).map(|(node, _)| *node)
+fn uninvited(answers: &BTreeMap<NodeId, PeerAnswer>) -> Option<NodeId> {
+    let strangers = |answers: &PeerAnswer| answers.identity.cluster.is_some() && answers.remembered.is_none();
+    answers.iter().find(|(_, answers)| strangers(answers)).map(|(node, _)| *node)
 }
 
 /// Asks around until this node has a part in a cluster, founding it if that falls to this node.
@@ -79,23 +80,23 @@ pub(crate) async fn form(
     let mut rounds_uninvited = 0;
     while !engine.is_initialized().await.map_err(|fatal| fatal.to_string())? {
         let ours = directory.identity();
-        let mut heard = BTreeMap::new();
+        let mut answers = BTreeMap::new();
         for (node, address) in config.peers.iter().filter(|(node, _)| **node != ours.node) {
             match probe(network, (ours, config.versions), *node, address, config.timing.election_max).await {
                 Ok((answer, versions)) => {
-                    spoken.hear(*node, versions);
-                    heard.insert(*node, answer);
+                    spoken.receive(*node, versions);
+                    answers.insert(*node, answer);
                 }
                 Err(error) => tracing::debug!(node, %address, %error, "no answer from a peer yet"),
             }
         }
-        // Said once, and not while a cluster is being formed, when news of it travel faster than its members'
+        // Said once, and not while a cluster is being formed, when word of it travels faster than its members'
         // names: whoever started this node may be waiting for it to join by itself.
-        let uninvited = uninvited(&heard);
+        let uninvited = uninvited(&answers);
         rounds_uninvited = uninvited.map_or(0, |_| rounds_uninvited + 1);
         if let Some(member) = uninvited.filter(|_| rounds_uninvited == UNINVITED_ROUNDS) {
             let address = config.peers.get(&ours.node).map_or("", String::as_str);
-            match &heard[&member].refusal {
+            match &answers[&member].refusal {
                 Some(refusal) => tracing::warn!(%refusal, "node {member} refuses this node"),
                 None => tracing::warn!(
                     "node {member} is in a cluster of which this node is no member; waiting to be added: tenure \
@@ -104,11 +105,11 @@ pub(crate) async fn form(
                 ),
             }
         }
-        match decide(ours, &config.peers, &heard) {
+        match decide(ours, &config.peers, &answers) {
             Step::Wait => tokio::time::sleep(config.timing.heartbeat).await,
             Step::Refuse(why) => return Err(why),
             Step::Found(members) => {
-                // Known before it exists: whoever hears of the cluster hears its name.
+                // Known before it exists: whoever learns of the cluster learns its name.
                 let cluster = ours.cluster.unwrap_or_else(|| config.entropy.draw());
                 directory
                     .join(cluster)
@@ -128,7 +129,7 @@ pub(crate) async fn probe(
     node: NodeId,
     address: &str,
     patience: Duration,
-) -> io::Result<(Heard, Versions)> {
+) -> io::Result<(PeerAnswer, Versions)> {
     let ask = async {
         let mut stream = network.connect(address).await?;
         Hello::new(Purpose::Probe, ours, node, versions).send(&mut stream).await?;
@@ -140,8 +141,9 @@ pub(crate) async fn probe(
         let message = format!("{address} is node {}, not node {node}", answer.from.node);
         return Err(io::Error::new(io::ErrorKind::InvalidData, message));
     }
-    let heard = Heard { identity: answer.from, remembered: answer.remembered, refusal: answer.refusal };
-    Ok((heard, answer.versions))
+    let answers =
+        PeerAnswer { identity: answer.from, remembered: answer.remembered, refusal: answer.refusal };
+    Ok((answers, answer.versions))
 }
 
 #[cfg(test)]
@@ -156,9 +158,12 @@ mod tests {
         Identity { node, identity: u128::from(node) * 10, cluster }
     }
 
-    fn heard(nodes: &[(NodeId, Option<u128>, Option<u128>)]) -> BTreeMap<NodeId, Heard> {
+    fn answers(nodes: &[(NodeId, Option<u128>, Option<u128>)]) -> BTreeMap<NodeId, PeerAnswer> {
         let answer = |(node, cluster, remembered): &(NodeId, Option<u128>, Option<u128>)| {
-            (*node, Heard { identity: identity(*node, *cluster), remembered: *remembered, refusal: None })
+            (
+                *node,
+                PeerAnswer { identity: identity(*node, *cluster), remembered: *remembered, refusal: None },
+            )
         };
         nodes.iter().map(answer).collect()
     }
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn only_the_lowest_founds_and_only_when_all_are_empty() {
         let empty =
-            |nodes: &[NodeId]| heard(&nodes.iter().map(|node| (*node, None, None)).collect::<Vec<_>>());
+            |nodes: &[NodeId]| answers(&nodes.iter().map(|node| (*node, None, None)).collect::<Vec<_>>());
         assert_eq!(decide(identity(1, None), &peers(), &empty(&[])), Step::Wait);
         assert_eq!(decide(identity(1, None), &peers(), &empty(&[2])), Step::Wait);
         assert_eq!(decide(identity(2, None), &peers(), &empty(&[1, 3])), Step::Wait);
@@ -177,13 +182,13 @@ mod tests {
             members.iter().map(|(node, member)| (*node, member.identity)).collect::<Vec<_>>(),
             [(1, 10), (2, 20), (3, 30)]
         );
-        let one_has_data = heard(&[(2, Some(7), Some(10)), (3, None, None)]);
+        let one_has_data = answers(&[(2, Some(7), Some(10)), (3, None, None)]);
         assert_eq!(decide(identity(1, None), &peers(), &one_has_data), Step::Wait);
     }
 
     #[test]
-    fn a_wiped_node_is_told_so() {
-        let remembered = heard(&[(2, Some(7), Some(99))]);
+    fn a_wiped_node_is_notified() {
+        let remembered = answers(&[(2, Some(7), Some(99))]);
         for node in [1, 3] {
             let Step::Refuse(why) = decide(identity(node, None), &peers(), &remembered) else {
                 panic!("node {node} was wiped");

@@ -18,7 +18,7 @@ pub fn connection(bytes: &[u8]) {
         let mut again = FrameReader::new(written.as_slice());
         // A text that was no UTF-8 has been mended, and may have grown beyond what a stranger may send.
         again.trust();
-        assert_eq!(ready(Hello::receive(&mut again)).expect("what was said is heard"), hello);
+        assert_eq!(ready(Hello::receive(&mut again)).expect("what was sent is received"), hello);
         reader.trust();
     }
     while let Ok(frame) = ready(reader.next()) {

@@ -73,12 +73,12 @@ impl Agreed {
 pub(crate) struct Spoken {
     own: Versions,
     agreed: Agreed,
-    heard: Mutex<BTreeMap<NodeId, Versions>>,
+    received: Mutex<BTreeMap<NodeId, Versions>>,
 }
 
 impl Spoken {
     pub fn new(own: Versions, agreed: Agreed) -> Self {
-        Self { own, agreed, heard: Mutex::default() }
+        Self { own, agreed, received: Mutex::default() }
     }
 
     /// Why whoever said this cannot take part, because of the version that the cluster has agreed on.
@@ -103,15 +103,15 @@ impl Spoken {
     }
 
     /// Takes in what a peer said. A restarted one may speak something else than before.
-    pub fn hear(&self, node: NodeId, versions: Versions) {
-        self.heard.lock().insert(node, versions);
+    pub fn receive(&self, node: NodeId, versions: Versions) {
+        self.received.lock().insert(node, versions);
     }
 
     /// The newest version that this node and these understand: all that may be used among them. A member that
-    /// was not heard of yet is taken to understand no more than the oldest.
+    /// has not connected yet is taken to understand no more than the oldest.
     pub fn common(&self, others: impl IntoIterator<Item = NodeId>) -> u16 {
-        let heard = self.heard.lock();
-        let newest = |node| heard.get(&node).map_or(self.own.oldest, |versions| versions.newest);
+        let received = self.received.lock();
+        let newest = |node| received.get(&node).map_or(self.own.oldest, |versions| versions.newest);
         others.into_iter().map(newest).fold(self.own.newest, u16::min)
     }
 }
@@ -261,7 +261,7 @@ impl Hello {
         stream.flush().await
     }
 
-    /// Hears what the other side says.
+    /// Receives what the other side says.
     pub async fn receive<R: AsyncRead + Unpin>(reader: &mut FrameReader<R>) -> io::Result<Self> {
         let frame = reader.next().await?;
         let hello = if frame.kind == HELLO { Self::decode(frame.body) } else { None };
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_heard() {
+    fn what_is_sent_is_received() {
         let versions = Versions { oldest: 3, newest: 5 };
         let mut hello = Hello::new(Purpose::Bulk, identity(3, 1 << 100, Some(9)), 4, versions);
         hello.remembered = Some(5);
@@ -428,10 +428,10 @@ mod tests {
         assert_eq!(spoken.common([]), 3, "alone");
         assert_eq!(spoken.common([2]), 1, "nobody knows what it speaks");
         let said = |newest| Versions { oldest: 1, newest };
-        spoken.hear(2, said(2));
-        spoken.hear(3, said(4));
+        spoken.receive(2, said(2));
+        spoken.receive(3, said(4));
         assert_eq!((spoken.common([2, 3]), spoken.common([3])), (2, 3));
-        spoken.hear(2, said(3));
+        spoken.receive(2, said(3));
         assert_eq!(spoken.common([2, 3]), 3, "upgraded");
     }
 }

@@ -8,12 +8,12 @@ use super::network::Network;
 use super::ranks::{GATHERED, HELD_MAX, LATE_MAX, Ranks};
 use crate::NodeId;
 use crate::alarm::Alarm;
-use crate::config::{Execution, Timing};
+use crate::config::{Execution, RaftTiming};
 use crate::data_dir::DataDir;
 use crate::engine::{Member, Types, from_log_id, from_vote};
-use crate::look_out::after_the_others;
-use crate::quiet::Quiet;
+use crate::low_latency::LowLatencyMode;
 use crate::snapshot::SnapshotFile;
+use crate::spin_wait::after_the_others;
 use bytes::{Buf, Bytes};
 use futures_util::future::{BoxFuture, Either, select};
 use futures_util::stream::{BoxStream, FuturesOrdered};
@@ -54,7 +54,7 @@ struct Shared {
     execution: Execution,
     patience: Duration,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
-    quiet: Quiet,
+    low_latency: LowLatencyMode,
     ranks: Mutex<Ranks>,
 }
 
@@ -70,9 +70,9 @@ impl Links {
         network: Arc<dyn Network>,
         directory: Arc<DataDir>,
         memory: Memory,
-        timing: Timing,
+        timing: RaftTiming,
         execution: Execution,
-        quiet: Quiet,
+        low_latency: LowLatencyMode,
     ) -> Self {
         Self(Arc::new(Shared {
             network,
@@ -81,14 +81,14 @@ impl Links {
             execution,
             patience: timing.election_max,
             peers: Mutex::default(),
-            quiet,
+            low_latency,
             ranks: Mutex::default(),
         }))
     }
 
     /// How long an entry for a follower may wait, if it may.
     fn may_wait(&self, node: NodeId, now: Instant) -> Option<Duration> {
-        let members = self.0.memory.members().filter(|_| self.0.quiet.one_at_a_time())?;
+        let members = self.0.memory.members().filter(|_| self.0.low_latency.one_at_a_time())?;
         let (own, voters) = {
             let metrics = members.borrow_watched();
             let voters: Vec<NodeId> = metrics.membership_config.voter_ids().collect();
@@ -398,7 +398,7 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
                 None => self.held = Some(Held::new(request, now, may_wait)),
             },
             None => {
-                // News alone tells less than this one, and needs no answer: the engine counts by entries, not by requests.
+                // A commit notice alone says less than this one, and needs no answer: the engine counts by entries, not by requests.
                 match self.held.take() {
                     Some(held) if held.has_entries() => self.send(held.request),
                     _ => {}
@@ -415,7 +415,7 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
         let last = held.or(self.sent).filter(|last| request.prev_log_id == Some(*last));
         last?;
         if request.entries.is_empty() {
-            // News of a commit. Every message wakes two processes, and the next entry is often right behind; a follower that
+            // A commit notice. Every message wakes two processes, and the next entry is often right behind; a follower that
             // applies a little later disturbs nobody.
             return Some(HELD_MAX);
         }
@@ -473,7 +473,7 @@ impl<S> Drop for Flow<S> {
     }
 }
 
-/// What is held back, and until when: news of a commit, or entries for a follower that no majority needs.
+/// What is held back, and until when: a commit notice, or entries for a follower that no majority needs.
 struct Held {
     request: Append,
     since: Instant,
@@ -497,7 +497,7 @@ impl Held {
     /// Has a request go with this one, which it follows.
     fn add(&mut self, request: Append, now: Instant, may_wait: Duration) {
         if !self.has_entries() {
-            // Entries bring the news with them; newer news waits no longer than the first.
+            // Entries carry the commit notice; a newer notice waits no longer than the first.
             let since = if request.entries.is_empty() { self.since } else { now };
             *self = Held::new(request, since, may_wait);
             return;
@@ -544,7 +544,7 @@ mod tests {
         LogId { term: 1, index }
     }
 
-    /// Entries `from..=to` (none, if there are none), with news of what is committed.
+    /// Entries `from..=to` (none, if there are none), with what is committed.
     fn append(from: u64, to: u64, committed: u64) -> Append {
         let entry =
             |index| LogEntry { id: id(index), kind: EntryKind::Normal, body: Bytes::from_static(b"x") };
@@ -586,7 +586,7 @@ mod tests {
     }
 
     #[test]
-    fn news_waits_no_longer_for_newer_news_and_goes_with_entries() {
+    fn a_commit_notice_waits_no_longer_for_a_newer_one_and_goes_with_entries() {
         let start = Instant::now();
         let mut held = Held::new(append(5, 4, 3), start, HELD_MAX);
         held.add(append(5, 4, 4), start + SHORT, HELD_MAX);
@@ -605,9 +605,15 @@ mod tests {
         let log = Arc::new(Mutex::new(crate::wal::Log::new(0)));
         let store = SnapshotStore::open(Arc::new(SimDisk::new())).unwrap();
         let memory = Memory::new(spoken, log, store, tokio::sync::watch::channel(None).0);
-        let (timing, quiet) = (Timing::default(), Quiet::default());
-        let mut links =
-            Links::new(Arc::new(NoNetwork), Arc::new(directory), memory, timing, Execution::Threads, quiet);
+        let (timing, low_latency) = (RaftTiming::default(), LowLatencyMode::default());
+        let mut links = Links::new(
+            Arc::new(NoNetwork),
+            Arc::new(directory),
+            memory,
+            timing,
+            Execution::Threads,
+            low_latency,
+        );
         let now = Instant::now();
         for node in [2, 3].repeat(8) {
             links.0.ranks.lock().sent(node, now);

@@ -4,7 +4,7 @@ use super::message::{self, kind};
 use super::server::Answers;
 use crate::config::Execution;
 use crate::engine::{Engine, Types};
-use crate::look_out::{Row, look_out};
+use crate::spin_wait::{Streak, spin_wait};
 use futures_util::StreamExt;
 use openraft::raft::AppendEntriesRequest;
 use tokio::sync::mpsc;
@@ -19,7 +19,7 @@ const LONE_BYTES_MAX: usize = 256;
 type Request = AppendEntriesRequest<Types>;
 
 /// A call that waits for its answer.
-struct Waiting {
+struct PendingCall {
     call: u64,
     small: bool,
     since: Instant,
@@ -29,13 +29,13 @@ struct Waiting {
 /// sent in the belief that it would succeed; another run begins with the next that comes in.
 pub(super) struct Pipeline {
     requests: mpsc::Sender<Request>,
-    calls: mpsc::UnboundedSender<Waiting>,
+    calls: mpsc::UnboundedSender<PendingCall>,
 }
 
 impl Pipeline {
     pub fn start(engine: &Engine, answers: Answers, execution: Execution) -> Self {
         let (requests, input) = mpsc::channel::<Request>(WAITING_MAX);
-        let (calls, mut waiting) = mpsc::unbounded_channel::<Waiting>();
+        let (calls, mut waiting) = mpsc::unbounded_channel::<PendingCall>();
         let input = futures_util::stream::unfold(input, |mut input| async move {
             let request = input.recv().await?;
             Some((request, input))
@@ -43,29 +43,29 @@ impl Pipeline {
         let output = engine.stream_append(input);
         tokio::spawn(async move {
             let mut output = std::pin::pin!(output);
-            let mut row = Row::default();
+            let mut streak = Streak::default();
             let mut answered_at = None;
-            let mut look_out_for = None;
+            let mut spin_for = None;
             loop {
                 let result = tokio::select! {
                     biased;
                     result = output.next() => result,
-                    never = look_out(look_out_for) => match never {},
+                    never = spin_wait(spin_for) => match never {},
                 };
                 let Some(Ok(result)) = result else { break };
-                let Some(Waiting { call, small, since }) = waiting.recv().await else { break };
+                let Some(PendingCall { call, small, since }) = waiting.recv().await else { break };
                 answers.send(call, kind::ANSWER, message::encode_appended(&result));
                 if result.is_err() {
                     break;
                 }
                 let pause = answered_at.map(|answered_at| since.saturating_duration_since(answered_at));
-                row.came(small && waiting.is_empty());
+                streak.came(small && waiting.is_empty());
                 answered_at = Some(Instant::now());
                 // Simulated time stands still for whoever does not sleep.
-                look_out_for = row.look_out(pause).filter(|_| execution == Execution::Threads);
+                spin_for = streak.spin_for(pause).filter(|_| execution == Execution::Threads);
             }
             waiting.close();
-            while let Ok(Waiting { call, .. }) = waiting.try_recv() {
+            while let Ok(PendingCall { call, .. }) = waiting.try_recv() {
                 answers.send(call, kind::FAILED, "an append before this one was refused".into());
             }
         });
@@ -74,7 +74,7 @@ impl Pipeline {
 
     /// Takes in one append; gives it back if this run has ended.
     pub async fn push(&self, call: u64, bytes: usize, request: Request) -> Result<(), Request> {
-        let waiting = Waiting { call, small: bytes <= LONE_BYTES_MAX, since: Instant::now() };
+        let waiting = PendingCall { call, small: bytes <= LONE_BYTES_MAX, since: Instant::now() };
         if self.calls.send(waiting).is_err() {
             return Err(request);
         }

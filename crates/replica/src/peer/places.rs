@@ -21,7 +21,7 @@ struct Place<T> {
     handle: T,
     /// Whether it has said who it is and was let in.
     known: bool,
-    heard: Instant,
+    last_contact: Instant,
 }
 
 impl<T> Places<T> {
@@ -32,18 +32,19 @@ impl<T> Places<T> {
     /// A connection has arrived: its number, and the connection to close for it.
     pub fn admit(&mut self, handle: T, now: Instant) -> (u64, Option<T>) {
         let full = self.open.len() >= self.max;
-        let least = self.open.iter().filter(|_| full).min_by_key(|(_, place)| (place.known, place.heard));
+        let least =
+            self.open.iter().filter(|_| full).min_by_key(|(_, place)| (place.known, place.last_contact));
         let least = least.map(|(number, _)| *number);
         let closed = least.and_then(|number| self.open.remove(&number)).map(|place| place.handle);
         self.next += 1;
-        self.open.insert(self.next, Place { handle, known: false, heard: now });
+        self.open.insert(self.next, Place { handle, known: false, last_contact: now });
         (self.next, closed)
     }
 
     /// A connection has said who it is, or has said something since.
-    pub fn heard(&mut self, number: u64, now: Instant) {
+    pub fn note_contact(&mut self, number: u64, now: Instant) {
         if let Some(place) = self.open.get_mut(&number) {
-            (place.known, place.heard) = (true, now);
+            (place.known, place.last_contact) = (true, now);
         }
     }
 
@@ -64,17 +65,17 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let mut places = Places::new(3);
         let (member, _) = places.admit("member", at(0));
-        places.heard(member, at(0));
+        places.note_contact(member, at(0));
         places.admit("stranger", at(1));
         let (idle, _) = places.admit("idle", at(2));
-        places.heard(idle, at(2));
+        places.note_contact(idle, at(2));
         let (another, closed) = places.admit("another", at(3));
         assert_eq!(closed, Some("stranger"), "it is younger than the member, and has not said who it is");
         assert_eq!(places.admit("third", at(4)).1, Some("another"));
         places.left(another);
         // Everybody is known now. The member has spoken since, the idle one has not.
-        places.heard(member, at(5));
-        places.heard(5, at(5));
+        places.note_contact(member, at(5));
+        places.note_contact(5, at(5));
         assert_eq!(places.admit("fourth", at(6)).1, Some("idle"));
         places.left(member);
         assert_eq!(places.admit("fifth", at(7)).1, None, "there is room again");

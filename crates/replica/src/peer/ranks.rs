@@ -1,10 +1,11 @@
-//! Which followers an entry is sent to at once, and which may hear of it a moment later.
+//! Which followers an entry is sent to at once, and which may get it a moment later.
 //!
-//! An entry is committed as soon as a majority has it. While a single caller waits for it (see [`crate::quiet`]), those
-//! followers count that answer first; what the others do meanwhile only takes processors, the network and shared disks away from
-//! these. So the others wait: until the first ones should have answered twice over, or, once the entry is committed, until a
-//! few more can go in the same message and be durable with the same sync. That message goes behind the answer to the caller,
-//! while the caller makes up its mind.
+//! An entry is committed as soon as a majority has it. While a single caller waits for it (see
+//! [`crate::low_latency`]), those followers count that answer first; what the others do meanwhile only takes
+//! processors, the network and shared disks away from these. So the others wait: until the first ones should
+//! have answered twice over, or, once the entry is committed, until a few more can go in the same message and
+//! be durable with the same sync. That message goes behind the answer to the caller, while the caller makes
+//! up its mind.
 //!
 //! This is a matter of time alone. Every follower gets every entry, in order; who fails to answer in time is no longer counted
 //! on, and then everybody is sent to at once, as always.

@@ -10,9 +10,9 @@
 
 use super::link::Links;
 use crate::NodeId;
-use crate::config::Timing;
+use crate::config::RaftTiming;
 use crate::engine::{Engine, Member, Types};
-use crate::leadership::{Leadership, Office};
+use crate::leadership::{LeaderTerm, Leadership};
 use futures_util::future::join_all;
 use openraft::alias::VoteOf;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -43,7 +43,7 @@ struct Complaint {
 }
 
 impl Reach {
-    pub fn new(timing: &Timing) -> Self {
+    pub fn new(timing: &RaftTiming) -> Self {
         Self { lasting: LASTING * timing.election_max, complaints: BTreeMap::new(), rests_until: None }
     }
 
@@ -89,18 +89,20 @@ pub(crate) async fn watch(
     engine: Engine,
     links: Links,
     mut leadership: Receiver<Leadership>,
-    timing: Timing,
+    timing: RaftTiming,
     own: NodeId,
 ) {
     let mut reach = Reach::new(&timing);
     loop {
         reach.forget();
-        let Ok(office) =
-            leadership.wait_for(|leadership| leadership.office().is_some()).await.map(|l| l.office())
+        let Ok(leader_term) = leadership
+            .wait_for(|leadership| leadership.leader_term().is_some())
+            .await
+            .map(|l| l.leader_term())
         else {
             return;
         };
-        while leadership.borrow().office() == office {
+        while leadership.borrow().leader_term() == leader_term {
             let voters = voters(&engine);
             let others = voters.iter().filter(|(node, ..)| *node != own);
             let asked = others.map(|(node, member, _)| async {
@@ -112,12 +114,12 @@ pub(crate) async fn watch(
                 reach.said(*node, said.map(|(reaches_us, _)| reaches_us), now);
             }
             if let Some(vote) =
-                newer_leader(answers.into_iter().filter_map(|(_, said)| Some(said?.1)), office)
+                newer_leader(answers.into_iter().filter_map(|(_, said)| Some(said?.1)), leader_term)
             {
                 follow(&engine, vote).await;
             }
             let progress: Vec<_> = voters.iter().map(|(node, _, matched)| (*node, *matched)).collect();
-            let still_leads = leadership.borrow().office() == office;
+            let still_leads = leadership.borrow().leader_term() == leader_term;
             if let Some(to) = reach.successor(&progress, now).filter(|_| still_leads) {
                 tracing::warn!(
                     to,
@@ -134,14 +136,17 @@ pub(crate) async fn watch(
 }
 
 /// A leader of a later term, if one of these votes names it.
-fn newer_leader(votes: impl Iterator<Item = VoteOf<Types>>, office: Option<Office>) -> Option<VoteOf<Types>> {
-    let term = office?.term;
+fn newer_leader(
+    votes: impl Iterator<Item = VoteOf<Types>>,
+    leader_term: Option<LeaderTerm>,
+) -> Option<VoteOf<Types>> {
+    let term = leader_term?.term;
     votes.filter(|vote| vote.committed && vote.leader_id.term > term).max_by_key(|vote| vote.leader_id.term)
 }
 
 /// Takes the word of a follower that another node was elected. That node cannot say so itself, because nothing arrives at
 /// this node's port, and this one would go on believing that it leads. What the engine gets is the new leader's
-/// heartbeat, without entries: a majority has elected it, whoever carries the news.
+/// heartbeat, without entries: a majority has elected it, whoever says so.
 async fn follow(engine: &Engine, vote: VoteOf<Types>) {
     let heartbeat =
         AppendEntriesRequest { vote, prev_log_id: None, entries: Vec::new(), leader_commit: None };
@@ -183,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_leader_that_most_do_not_reach_gives_way_to_the_most_advanced_of_them() {
-        let mut reach = Reach::new(&Timing::default());
+        let mut reach = Reach::new(&RaftTiming::default());
         let start = Instant::now();
         let successors = rounds(&mut reach, start, &[[Some(false); 2]; 8]);
         assert_eq!(successors[..5], [None; 5], "not for a moment's silence");
@@ -196,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_minority_deposes_nobody() {
-        let mut reach = Reach::new(&Timing::default());
+        let mut reach = Reach::new(&RaftTiming::default());
         let start = Instant::now();
         assert_eq!(rounds(&mut reach, start, &[[Some(false), Some(true)]; 20]), [None; 20]);
         assert_eq!(
@@ -204,7 +209,7 @@ mod tests {
             [None; 20],
             "who is down says nothing"
         );
-        let mut two = Reach::new(&Timing::default());
+        let mut two = Reach::new(&RaftTiming::default());
         for number in 0..20 {
             two.said(2, Some(false), start + STEP * number);
             assert_eq!(
@@ -217,7 +222,7 @@ mod tests {
 
     #[test]
     fn one_good_answer_begins_the_count_anew() {
-        let mut reach = Reach::new(&Timing::default());
+        let mut reach = Reach::new(&RaftTiming::default());
         let mut said = [[Some(false); 2]; 10];
         said[4] = [Some(true), Some(false)];
         let successors = rounds(&mut reach, Instant::now(), &said);
@@ -226,7 +231,7 @@ mod tests {
 
     #[test]
     fn a_slow_clock_of_questions_needs_several_answers() {
-        let mut reach = Reach::new(&Timing::default());
+        let mut reach = Reach::new(&RaftTiming::default());
         let start = Instant::now();
         reach.said(2, Some(false), start);
         reach.said(3, Some(false), start);

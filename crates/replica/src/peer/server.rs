@@ -98,8 +98,8 @@ struct Place {
 
 impl Place {
     /// It has said who it is, or has said something since.
-    fn heard(&self) {
-        self.places.lock().heard(self.number, Instant::now());
+    fn note_contact(&self) {
+        self.places.lock().note_contact(self.number, Instant::now());
     }
 }
 
@@ -135,7 +135,7 @@ async fn serve(host: Arc<Host>, stream: Box<dyn Stream>, place: &Place) -> io::R
     if !welcome || hello.purpose == Purpose::Probe {
         return Ok(());
     }
-    place.heard();
+    place.note_contact();
     let (answers, queued) = mpsc::unbounded_channel();
     let mut connection = Connection {
         from: hello.from.node,
@@ -152,7 +152,7 @@ async fn serve(host: Arc<Host>, stream: Box<dyn Stream>, place: &Place) -> io::R
             match tokio::time::timeout(IDLE_MAX, reader.next()).await {
                 Ok(frame) => {
                     let frame = frame?;
-                    place.heard();
+                    place.note_contact();
                     connection.handle(frame).await?;
                 }
                 Err(_) if connection.idle() => return Err(io::ErrorKind::TimedOut.into()),
@@ -210,7 +210,7 @@ impl Host {
             }
         }
         if answer.refusal.is_none() && hello.purpose != Purpose::Probe {
-            self.memory.spoken.hear(hello.from.node, hello.versions);
+            self.memory.spoken.receive(hello.from.node, hello.versions);
         }
         if let Some(refusal) = &answer.refusal {
             // Whoever was turned away says so loudly, once; it will try again many times.

@@ -350,14 +350,14 @@ mod tests {
         let disk = SimDisk::new();
         let store = open(&disk).unwrap();
         let (begun, seen) = std::sync::mpsc::channel();
-        let (go_on, told) = std::sync::mpsc::channel::<()>();
+        let (go_on, receiver) = std::sync::mpsc::channel::<()>();
         let (closed, done) = std::sync::mpsc::channel();
         let (shared, platter) = (&store, &disk);
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 shared.write(meta(5), |output| {
                     begun.send(()).unwrap();
-                    told.recv().unwrap();
+                    receiver.recv().unwrap();
                     output.write_all(b"state")
                 })
             });

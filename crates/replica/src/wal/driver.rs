@@ -4,7 +4,7 @@ use super::record::LogId;
 use super::writer::{Job, Writer};
 use crate::config::Execution;
 use crate::disk::Disk;
-use crate::look_out::after_the_others;
+use crate::spin_wait::after_the_others;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
@@ -20,7 +20,7 @@ const JOBS_MAX: usize = 4096;
 /// ends with [`Job::Close`], or when all clones are gone.
 #[derive(Clone)]
 pub(crate) struct Queue {
-    jobs: UnboundedSender<Letter>,
+    jobs: UnboundedSender<QueuedJob>,
     committed: Arc<Mutex<Option<LogId>>>,
     /// The writer, where it has a thread. Where it is a task nobody can wait for it.
     shared: Option<Arc<Shared>>,
@@ -42,8 +42,8 @@ pub(crate) struct Claim<'a> {
     committed: &'a Mutex<Option<LogId>>,
 }
 
-/// A job, and what was committed when it was queued if that is news: it is written before the job.
-type Letter = (Option<LogId>, Job);
+/// A job, and what was committed when it was queued if that is new: it is written before the job.
+type QueuedJob = (Option<LogId>, Job);
 
 impl Queue {
     /// Starts the writer. `lock` guards the data directory and is kept until the last write is done;
@@ -165,27 +165,27 @@ impl Claim<'_> {
     }
 }
 
-fn write_on_thread(shared: &Shared, mut jobs: UnboundedReceiver<Letter>) {
+fn write_on_thread(shared: &Shared, mut jobs: UnboundedReceiver<QueuedJob>) {
     let mut batch = VecDeque::new();
-    while let Some(letter) = jobs.blocking_recv() {
+    while let Some(queued_job) = jobs.blocking_recv() {
         // Whoever has claimed the writer is waited for; what queues up meanwhile shares a sync.
         let mut writer = shared.writer.lock();
-        unpack(letter, &mut batch);
-        let letters = 1 + fill(&mut batch, &mut jobs);
+        unpack(queued_job, &mut batch);
+        let queued_jobs = 1 + fill(&mut batch, &mut jobs);
         let open = writer.as_mut().expect("only its thread closes the writer").carry_out(&mut batch);
         if !open {
             break;
         }
-        shared.queued.fetch_sub(letters, Ordering::AcqRel);
+        shared.queued.fetch_sub(queued_jobs, Ordering::AcqRel);
     }
     // Nobody writes any more, not even by a claim: the directory may be another's in a moment.
     *shared.writer.lock() = None;
 }
 
-async fn write_as_task(mut writer: Writer, mut jobs: UnboundedReceiver<Letter>, disk: Arc<dyn Disk>) {
+async fn write_as_task(mut writer: Writer, mut jobs: UnboundedReceiver<QueuedJob>, disk: Arc<dyn Disk>) {
     let mut batch = VecDeque::new();
-    while let Some(letter) = jobs.recv().await {
-        unpack(letter, &mut batch);
+    while let Some(queued_job) = jobs.recv().await {
+        unpack(queued_job, &mut batch);
         let delay = disk.sync_delay();
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
@@ -197,18 +197,18 @@ async fn write_as_task(mut writer: Writer, mut jobs: UnboundedReceiver<Letter>, 
     }
 }
 
-/// Takes what is queued, and says how many letters that was.
-fn fill(batch: &mut VecDeque<Job>, jobs: &mut UnboundedReceiver<Letter>) -> usize {
-    let mut letters = 0;
+/// Takes what is queued, and returns how many jobs that was.
+fn fill(batch: &mut VecDeque<Job>, jobs: &mut UnboundedReceiver<QueuedJob>) -> usize {
+    let mut queued_jobs = 0;
     while batch.len() < JOBS_MAX {
-        let Ok(letter) = jobs.try_recv() else { break };
-        unpack(letter, batch);
-        letters += 1;
+        let Ok(queued_job) = jobs.try_recv() else { break };
+        unpack(queued_job, batch);
+        queued_jobs += 1;
     }
-    letters
+    queued_jobs
 }
 
-fn unpack((committed, job): Letter, batch: &mut VecDeque<Job>) {
+fn unpack((committed, job): QueuedJob, batch: &mut VecDeque<Job>) {
     batch.extend(committed.map(Job::Committed));
     batch.push_back(job);
 }
@@ -226,7 +226,7 @@ mod tests {
     use std::time::Duration;
 
     /// A log and its queue, with entries under rising numbers.
-    struct Line {
+    struct Fixture {
         disk: SimDisk,
         log: super::super::SharedLog,
         meter: super::super::Meter,
@@ -235,14 +235,14 @@ mod tests {
         next: u64,
     }
 
-    impl Line {
-        fn start(execution: Execution, stopwatch: Stopwatch) -> Line {
+    impl Fixture {
+        fn start(execution: Execution, stopwatch: Stopwatch) -> Fixture {
             let disk = SimDisk::new();
             let rig = Rig::timed(&disk, LogOptions::default(), stopwatch).unwrap();
             let (log, meter) = (rig.log.clone(), rig.meter.clone());
             let shared: Arc<dyn Disk> = Arc::new(disk.clone());
             let (queue, closed) = Queue::start(rig.writer, shared, execution, Box::new(())).unwrap();
-            Line { disk, log, meter, queue, closed, next: 0 }
+            Fixture { disk, log, meter, queue, closed, next: 0 }
         }
 
         /// The next entry, readable already.
@@ -257,8 +257,8 @@ mod tests {
         async fn append(&mut self) -> LogId {
             let entry = self.entry();
             let id = entry.id;
-            let (told, done) = oneshot::channel();
-            let done_with = Done::new(|result| drop(told.send(result)));
+            let (sender, done) = oneshot::channel();
+            let done_with = Done::new(|result| drop(sender.send(result)));
             self.queue.push(Job::Append(vec![entry], done_with)).unwrap();
             done.await.unwrap().unwrap();
             id
@@ -286,107 +286,109 @@ mod tests {
     /// Nobody is woken for a commit, and yet it is not lost: a restart finds it.
     #[tokio::test]
     async fn what_is_committed_goes_with_the_next_job() {
-        let mut line = Line::start(Execution::Tasks, Stopwatch::default());
-        let first = line.append().await;
-        let before = line.meter.status().records;
-        line.queue.note_committed(first);
-        line.append().await;
-        assert_eq!(line.meter.status().records, before + 2);
-        assert_eq!(line.reopen().await.log.lock().committed, Some(first));
+        let mut fixture = Fixture::start(Execution::Tasks, Stopwatch::default());
+        let first = fixture.append().await;
+        let before = fixture.meter.status().records;
+        fixture.queue.note_committed(first);
+        fixture.append().await;
+        assert_eq!(fixture.meter.status().records, before + 2);
+        assert_eq!(fixture.reopen().await.log.lock().committed, Some(first));
     }
 
     #[tokio::test]
     async fn an_idle_writer_on_a_quick_disk_is_used_in_place() {
-        let mut line = Line::start(Execution::Threads, Stopwatch::default());
-        assert!(line.queue.claim().is_none(), "nothing is known of the disk yet");
+        let mut fixture = Fixture::start(Execution::Threads, Stopwatch::default());
+        assert!(fixture.queue.claim().is_none(), "nothing is known of the disk yet");
         for _ in 0..100 {
-            line.append().await;
+            fixture.append().await;
         }
-        let entry = line.entry();
+        let entry = fixture.entry();
         let committed = LogId { term: 1, index: 99 };
-        line.queue.note_committed(committed);
-        let (told, heard) = std::sync::mpsc::channel::<(ThreadId, bool)>();
-        let done = Done::new(move |result| told.send((thread::current().id(), result.is_ok())).unwrap());
-        line.claim().carry_out(vec![Job::Append(vec![entry], done)]);
-        assert_eq!(heard.try_recv(), Ok((thread::current().id(), true)), "before it returned, and here");
-        line.append().await;
-        let rig = line.reopen().await;
+        fixture.queue.note_committed(committed);
+        let (sender, receiver) = std::sync::mpsc::channel::<(ThreadId, bool)>();
+        let done = Done::new(move |result| sender.send((thread::current().id(), result.is_ok())).unwrap());
+        fixture.claim().carry_out(vec![Job::Append(vec![entry], done)]);
+        assert_eq!(receiver.try_recv(), Ok((thread::current().id(), true)), "before it returned, and here");
+        fixture.append().await;
+        let rig = fixture.reopen().await;
         assert_eq!(rig.entries().len(), 102);
         assert_eq!(rig.log.lock().committed, Some(committed));
     }
 
     #[tokio::test]
     async fn what_is_queued_goes_first() {
-        let mut line = Line::start(Execution::Threads, Stopwatch::default());
+        let mut fixture = Fixture::start(Execution::Threads, Stopwatch::default());
         for _ in 0..100 {
-            line.append().await;
+            fixture.append().await;
         }
         for _ in 0..100 {
-            let (first, second) = (line.entry(), line.entry());
-            let claim = line.claim();
+            let (first, second) = (fixture.entry(), fixture.entry());
+            let claim = fixture.claim();
             let durable = Arc::new(AtomicBool::new(false));
-            let told = durable.clone();
-            let done = Done::new(move |_| told.store(true, Ordering::SeqCst));
-            line.queue.push(Job::Append(vec![first], done)).unwrap();
-            assert!(line.queue.claim().is_none(), "it is claimed already");
+            let sender = durable.clone();
+            let done = Done::new(move |_| sender.store(true, Ordering::SeqCst));
+            fixture.queue.push(Job::Append(vec![first], done)).unwrap();
+            assert!(fixture.queue.claim().is_none(), "it is claimed already");
             drop(claim);
-            let claim = line.claim();
+            let claim = fixture.claim();
             assert!(durable.load(Ordering::SeqCst), "a claim overtook what was queued");
             claim.carry_out(vec![Job::Append(vec![second], Done::new(|_| ()))]);
         }
-        assert_eq!(line.reopen().await.entries().len(), 300);
+        assert_eq!(fixture.reopen().await.entries().len(), 300);
     }
 
     /// What was put off is written here, behind the tasks that were ready, and nothing that comes later overtakes it.
     #[tokio::test]
     async fn what_is_put_off_is_carried_out_in_place_and_in_order() {
-        let mut line = Line::start(Execution::Threads, Stopwatch::default());
+        let mut fixture = Fixture::start(Execution::Threads, Stopwatch::default());
         for _ in 0..100 {
-            line.append().await;
+            fixture.append().await;
         }
         let here = thread::current().id();
         for queued_meanwhile in [false, true] {
-            drop(line.claim());
-            let (told, mut heard) = mpsc::unbounded_channel::<(&str, ThreadId)>();
+            drop(fixture.claim());
+            let (sender, mut receiver) = mpsc::unbounded_channel::<(&str, ThreadId)>();
             let done = |name| {
-                let told = told.clone();
-                Done::new(move |_| told.send((name, thread::current().id())).unwrap())
+                let sender = sender.clone();
+                Done::new(move |_| sender.send((name, thread::current().id())).unwrap())
             };
-            let ready = told.clone();
-            let (first, second) = (line.entry(), line.entry());
-            line.queue.push_soon(Job::Append(vec![first], done("put off"))).unwrap();
+            let ready = sender.clone();
+            let (first, second) = (fixture.entry(), fixture.entry());
+            fixture.queue.push_soon(Job::Append(vec![first], done("put off"))).unwrap();
             tokio::spawn(async move { ready.send(("ready", thread::current().id())).unwrap() });
-            assert!(line.queue.claim().is_none(), "a claim would overtake what is put off");
+            assert!(fixture.queue.claim().is_none(), "a claim would overtake what is put off");
             if queued_meanwhile {
-                line.queue.push(Job::Append(vec![second], done("queued"))).unwrap();
+                fixture.queue.push(Job::Append(vec![second], done("queued"))).unwrap();
                 let mut durable = vec![];
                 while durable.len() < 2 {
-                    let (name, thread) = heard.recv().await.unwrap();
+                    let (name, thread) = receiver.recv().await.unwrap();
                     assert!(name == "ready" || thread != here, "both by the writer's own thread");
                     durable.extend((name != "ready").then_some(name));
                 }
             } else {
-                assert_eq!(heard.recv().await, Some(("ready", here)));
-                assert_eq!(heard.recv().await, Some(("put off", here)));
-                line.queue.push(Job::Append(vec![second], done("queued"))).unwrap();
-                assert!(heard.recv().await.is_some_and(|(name, thread)| name == "queued" && thread != here));
+                assert_eq!(receiver.recv().await, Some(("ready", here)));
+                assert_eq!(receiver.recv().await, Some(("put off", here)));
+                fixture.queue.push(Job::Append(vec![second], done("queued"))).unwrap();
+                assert!(
+                    receiver.recv().await.is_some_and(|(name, thread)| name == "queued" && thread != here)
+                );
             }
         }
-        assert_eq!(line.reopen().await.entries().len(), 104);
+        assert_eq!(fixture.reopen().await.entries().len(), 104);
     }
 
     /// A shutdown right behind an entry that was put off: it is in the log all the same.
     #[tokio::test]
     async fn what_is_put_off_is_written_before_the_log_is_closed() {
-        let mut line = Line::start(Execution::Threads, Stopwatch::default());
+        let mut fixture = Fixture::start(Execution::Threads, Stopwatch::default());
         for _ in 0..100 {
-            line.append().await;
+            fixture.append().await;
         }
-        drop(line.claim());
-        let entry = line.entry();
-        line.queue.push_soon(Job::Append(vec![entry], Done::new(|_| ()))).unwrap();
-        assert!(line.queue.claim().is_none(), "it is put off, not done");
-        assert_eq!(line.reopen().await.entries().len(), 101);
+        drop(fixture.claim());
+        let entry = fixture.entry();
+        fixture.queue.push_soon(Job::Append(vec![entry], Done::new(|_| ()))).unwrap();
+        assert!(fixture.queue.claim().is_none(), "it is put off, not done");
+        assert_eq!(fixture.reopen().await.entries().len(), 101);
     }
 
     /// A thread that others share must not be kept waiting by a disk that is known to be slow.
@@ -394,21 +396,21 @@ mod tests {
     async fn a_slow_disk_is_waited_for_by_its_own_thread_alone() {
         let ticks = AtomicUsize::new(0);
         let slow = move || Duration::from_millis(3) * ticks.fetch_add(1, Ordering::SeqCst) as u32;
-        let mut line = Line::start(Execution::Threads, Stopwatch::from_source(slow));
+        let mut fixture = Fixture::start(Execution::Threads, Stopwatch::from_source(slow));
         for _ in 0..100 {
-            line.append().await;
+            fixture.append().await;
             for _ in 0..100 {
-                assert!(line.queue.claim().is_none());
+                assert!(fixture.queue.claim().is_none());
                 thread::yield_now();
             }
         }
-        let (told, heard) = oneshot::channel();
-        let entry = line.entry();
-        let done = Done::new(move |_| told.send(thread::current().id()).unwrap());
-        line.queue.push_soon(Job::Append(vec![entry], done)).unwrap();
-        assert_ne!(heard.await.unwrap(), thread::current().id());
-        let queue = line.queue.clone();
-        line.reopen().await;
+        let (sender, receiver) = oneshot::channel();
+        let entry = fixture.entry();
+        let done = Done::new(move |_| sender.send(thread::current().id()).unwrap());
+        fixture.queue.push_soon(Job::Append(vec![entry], done)).unwrap();
+        assert_ne!(receiver.await.unwrap(), thread::current().id());
+        let queue = fixture.queue.clone();
+        fixture.reopen().await;
         assert!(queue.push(Job::Purge(LogId { term: 1, index: 1 })).is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! Frames are read in order until one is not valid. Then there are two cases.
 //!
 //! - *Nothing valid lies behind it.* The writer died before the sync of that frame returned, or just
-//!   after; nobody was told of it. The tail is torn: it is overwritten with zeros, durably, so that
+//!   after; nobody was notified of it. The tail is torn: it is overwritten with zeros, durably, so that
 //!   its remains can never be taken for something else, and the log goes on from there.
 //! - *A valid frame lies behind it*, in this segment or a later one. The writer starts a frame only
 //!   after the sync of the one before, so what is damaged was durable once, and acknowledged. Cutting
@@ -11,7 +11,7 @@
 //!
 //! The last valid frame may be one whose sync never returned, or failed: the process ended, the machine went
 //! on, and it is read back from memory. From now on it counts as durable, so it is written and
-//! synced once more before anybody hears of it.
+//! synced once more before anybody is notified of it.
 //!
 //! Frames are numbered without gaps, so a whole segment that vanished, or a synced tail that turned
 //! into zeros, is noticed too, as soon as anything was written behind it. For what nothing was written behind there is

@@ -1,10 +1,11 @@
 //! How far the log was synced, in a small file of its own: what recovery holds the segments against.
 //!
-//! A log alone cannot tell a tail that nobody was told of from one that its disk has lost. So the writer notes after each
-//! sync, and before it acknowledges, how many frames there are and in which segments. Frame numbers only rise, whatever
-//! the engine truncates or purges. A note is one small write into the page cache: it survives the end of the process, not
-//! a loss of power. After that the file is a lower bound, as of the last time that it was synced itself: whenever a
-//! segment is finished and the next one begun, whenever segments are removed, and whenever a snapshot is finished.
+//! A log alone cannot tell a tail that nobody was notified of from one that its disk has lost. So the writer
+//! notes after each sync, and before it acknowledges, how many frames there are and in which segments. Frame
+//! numbers only rise, whatever the engine truncates or purges. A note is one small write into the page cache:
+//! it survives the end of the process, not a loss of power. After that the file is a lower bound, as of the
+//! last time that it was synced itself: whenever a segment is finished and the next one begun, whenever
+//! segments are removed, and whenever a snapshot is finished.
 //!
 //! Two slots in different sectors are written in turn: a torn write leaves the other one.
 
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn one_damaged_slot_is_made_up_for_and_two_are_told() {
+    fn one_damaged_slot_is_made_up_for_and_two_are_reported() {
         let disk = SimDisk::new();
         let mut file = SyncedFile::create(&disk, 1, NOW).unwrap();
         file.note_frames(8).unwrap();

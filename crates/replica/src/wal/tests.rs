@@ -396,7 +396,7 @@ fn killed(count: u64, options: LogOptions) -> SimDisk {
 }
 
 /// A refusal changes nothing, and says how the node comes back.
-fn refused_and_told(disk: &SimDisk, what: &str) {
+fn refused_with(disk: &SimDisk, what: &str) {
     let before: Vec<_> = disk.names().into_iter().map(|name| (disk.content(&name), name)).collect();
     let message = refusal(disk, small());
     assert!(message.contains(what), "{what}: {message}");
@@ -405,7 +405,8 @@ fn refused_and_told(disk: &SimDisk, what: &str) {
     assert!(before == after, "{what}: something was changed");
 }
 
-/// The last frame looked like a torn tail, which nobody had been told of: it was cut, and acknowledged entries with it.
+/// The last frame looked like a torn tail, which nobody had been notified of: it was cut, and acknowledged
+/// entries with it.
 #[test]
 fn a_damaged_last_frame_that_was_synced_is_refused() {
     for flip in [true, false] {
@@ -419,7 +420,7 @@ fn a_damaged_last_frame_that_was_synced_is_refused() {
             content[last..].fill(0);
             disk.put(&name, &content);
         }
-        refused_and_told(&disk, "frame 9 was synced");
+        refused_with(&disk, "frame 9 was synced");
     }
 }
 
@@ -435,7 +436,7 @@ fn an_older_copy_of_a_segment_is_refused() {
     rig.append(vec![entry(1, 5, b"new")]);
     disk.restart();
     disk.put(&name, &older);
-    refused_and_told(&disk, "frame 5 was synced");
+    refused_with(&disk, "frame 5 was synced");
 }
 
 #[test]
@@ -451,7 +452,7 @@ fn missing_segments_at_either_end_are_refused_even_after_a_power_loss() {
             for name in names.iter().rev().take(missing.saturating_add(1)) {
                 disk.lose(name);
             }
-            refused_and_told(&disk, "missing");
+            refused_with(&disk, "missing");
         }
     }
 }
@@ -469,7 +470,7 @@ fn a_first_segment_without_successors_of_its_entries_is_missed() {
     disk.restart();
     assert!(segments(&disk).len() > 1);
     disk.lose(&segments(&disk)[0]);
-    refused_and_told(&disk, "missing");
+    refused_with(&disk, "missing");
 }
 
 #[test]
@@ -483,7 +484,7 @@ fn a_segment_shorter_than_it_was_made_is_refused() {
             let content = disk.content(&name).unwrap();
             for length in [content.len() - 1, content.len() - 512, 600, 64, 3, 0] {
                 disk.put(&name, &content[..length]);
-                refused_and_told(&disk, &name);
+                refused_with(&disk, &name);
             }
             disk.put(&name, &content);
         }
@@ -495,7 +496,7 @@ fn a_segment_shorter_than_it_was_made_is_refused() {
 fn a_log_without_the_note_of_what_was_synced_is_refused() {
     let disk = killed(10, small());
     disk.lose(SYNCED);
-    refused_and_told(&disk, "`synced` is missing");
+    refused_with(&disk, "`synced` is missing");
 }
 
 /// After a loss of power the note of what was synced is a lower bound: whatever is missing or shorter is refused all the same,

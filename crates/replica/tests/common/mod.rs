@@ -9,7 +9,7 @@ use std::io::{self, Read, Write};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use tenure_replica::{
-    Config, Leadership, NoNetwork, Office, ProposeError, Replica, SimDisk, StartError, StateMachine,
+    Config, LeaderTerm, Leadership, NoNetwork, ProposeError, Replica, SimDisk, StartError, StateMachine,
 };
 
 /// Holds up the snapshot of a ledger that was told to `wait`. For one test of a program.
@@ -57,7 +57,7 @@ pub struct Ledger {
 
 impl StateMachine for Ledger {
     /// How many entries there were, this one included.
-    type Answer = usize;
+    type Response = usize;
     type Capture = Ledger;
 
     fn apply(&mut self, index: u64, term: u64, entry: &[u8]) -> usize {
@@ -114,19 +114,23 @@ pub async fn try_start(disk: &SimDisk, config: Config) -> Result<Replica<Ledger>
 }
 
 /// Waits until `replica` leads.
-pub async fn office(replica: &Replica<Ledger>) -> Office {
+pub async fn leader_term(replica: &Replica<Ledger>) -> LeaderTerm {
     let mut leadership = replica.leadership();
-    let leads = leadership.wait_for(|leadership| leadership.office().is_some());
+    let leads = leadership.wait_for(|leadership| leadership.leader_term().is_some());
     let leads = tokio::time::timeout(Duration::from_secs(20), leads).await.expect("it leads in time");
     match *leads.expect("the replica is alive") {
-        Leadership::Leader(office) => office,
-        Leadership::Follower { .. } => unreachable!("just waited for an office"),
+        Leadership::Leader(leader_term) => leader_term,
+        Leadership::Follower { .. } => unreachable!("just waited for a leader"),
     }
 }
 
 /// Proposes and waits for the answer.
-pub async fn propose(replica: &Replica<Ledger>, office: Office, entry: &[u8]) -> Result<usize, ProposeError> {
-    replica.propose(office, Bytes::copy_from_slice(entry)).await?.await
+pub async fn propose(
+    replica: &Replica<Ledger>,
+    leader_term: LeaderTerm,
+    entry: &[u8],
+) -> Result<usize, ProposeError> {
+    replica.propose(leader_term, Bytes::copy_from_slice(entry)).await?.await
 }
 
 /// What the machine has been given so far.

@@ -13,7 +13,7 @@ pub enum Wire {
     Whole,
     /// Connections break, and new ones are refused.
     Cut,
-    /// Bytes vanish, and nobody is told.
+    /// Bytes vanish, and nobody is notified.
     Silent,
 }
 
@@ -98,7 +98,7 @@ impl Network for Port {
                     () = there => return,
                     () = and_back => return,
                 }
-                // Neither end is told while it is silent.
+                // Neither end is notified while it is silent.
                 let _ = port.wait_for(|state| *state != Wire::Silent).await;
             });
             Ok(Box::new(near) as Box<dyn Stream>)

@@ -143,17 +143,18 @@ fn damage(kind: &str, directory: &Path, older: &[(PathBuf, Vec<u8>)], dice: &mut
     let has_snapshot = all.iter().any(|file| file.extension().is_some_and(|it| it == "snapshot"));
     let file = all[dice.below(all.len())].clone();
     let mut content = fs::read(&file).expect("a file can be read");
-    let told = |what: String| Some(format!("{}: {what}", file.strip_prefix(directory).unwrap().display()));
+    let described =
+        |what: String| Some(format!("{}: {what}", file.strip_prefix(directory).unwrap().display()));
     match kind {
         "delete" => {
             fs::remove_file(&file).unwrap();
-            told("deleted".into())
+            described("deleted".into())
         }
         "truncate" => {
             let length = dice.below(content.len());
             content.truncate(length);
             fs::write(&file, content).unwrap();
-            told(format!("cut to {length} bytes"))
+            described(format!("cut to {length} bytes"))
         }
         "zero" => {
             // Where something stands, or all of it: most of a segment is zeros anyway.
@@ -162,21 +163,21 @@ fn damage(kind: &str, directory: &Path, older: &[(PathBuf, Vec<u8>)], dice: &mut
             let until = if dice.below(2) == 0 { content.len() } else { from + 1 + dice.below(used - from) };
             content[from..until].fill(0);
             fs::write(&file, content).unwrap();
-            told(format!("zeros from {from} to {until}"))
+            described(format!("zeros from {from} to {until}"))
         }
         "flip" => {
             let used = content.iter().rposition(|byte| *byte != 0).map_or(1, |last| last + 1);
             let (at, bit) = (dice.below(used), dice.below(8));
             content[at] ^= 1 << bit;
             fs::write(&file, content).unwrap();
-            told(format!("bit {bit} of byte {at} flipped"))
+            described(format!("bit {bit} of byte {at} flipped"))
         }
         "older copy" => {
             let name = |path: &Path| path.file_name().map(|name| name.to_owned());
             let copies: Vec<_> = older.iter().filter(|(path, _)| name(path) == name(&file)).collect();
             let (_, older) = copies.get(dice.below(copies.len().max(1)))?;
             fs::write(&file, older).unwrap();
-            told("an older copy".into())
+            described("an older copy".into())
         }
         "empty log directory" => {
             logs.iter().for_each(|file| fs::remove_file(file).unwrap());

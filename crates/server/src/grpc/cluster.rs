@@ -7,7 +7,7 @@ use tenure_wire::proto::{self, cluster_server::Cluster};
 use tenure_wire::{ApiError, Code, grpc, json};
 use tonic::{Request, Status, Streaming, async_trait};
 
-use super::{Answer, Services, answer, status};
+use super::{GrpcResult, Services, answer, status};
 use crate::admin::RESTORE_BYTES_MAX;
 
 #[async_trait]
@@ -15,49 +15,55 @@ impl Cluster for Services {
     async fn status(
         &self,
         request: Request<proto::ClusterStatusRequest>,
-    ) -> Answer<proto::ClusterStatusResponse> {
+    ) -> GrpcResult<proto::ClusterStatusResponse> {
         answer(self.0.cluster(request.into_inner().with_state_hash).await.map(message))
     }
 
-    async fn set_kind(&self, request: Request<proto::SetKindRequest>) -> Answer<proto::SetKindResponse> {
+    async fn set_kind(&self, request: Request<proto::SetKindRequest>) -> GrpcResult<proto::SetKindResponse> {
         answer(
             async {
-                self.0.quiet(grpc::set_kind(request.into_inner())?).await?;
+                self.0.submit_without_result(grpc::set_kind(request.into_inner())?).await?;
                 Ok(proto::SetKindResponse {})
             }
             .await,
         )
     }
 
-    async fn rebind(&self, request: Request<proto::RebindRequest>) -> Answer<proto::RebindResponse> {
+    async fn rebind(&self, request: Request<proto::RebindRequest>) -> GrpcResult<proto::RebindResponse> {
         answer(
             async {
-                self.0.quiet(grpc::rebind(request.into_inner())?).await?;
+                self.0.submit_without_result(grpc::rebind(request.into_inner())?).await?;
                 Ok(proto::RebindResponse {})
             }
             .await,
         )
     }
 
-    async fn step_down(&self, request: Request<proto::StepDownRequest>) -> Answer<proto::StepDownResponse> {
+    async fn step_down(
+        &self,
+        request: Request<proto::StepDownRequest>,
+    ) -> GrpcResult<proto::StepDownResponse> {
         answer(self.0.node.step_down(request.into_inner()).await)
     }
 
-    async fn add(&self, request: Request<proto::NodeAddRequest>) -> Answer<proto::NodeAddResponse> {
+    async fn add(&self, request: Request<proto::NodeAddRequest>) -> GrpcResult<proto::NodeAddResponse> {
         answer(self.0.node.add_nodes(request.into_inner()).await)
     }
 
-    async fn remove(&self, request: Request<proto::NodeRemoveRequest>) -> Answer<proto::NodeRemoveResponse> {
+    async fn remove(
+        &self,
+        request: Request<proto::NodeRemoveRequest>,
+    ) -> GrpcResult<proto::NodeRemoveResponse> {
         answer(self.0.node.remove_node(request.into_inner()).await)
     }
 
-    async fn upgrade(&self, request: Request<proto::UpgradeRequest>) -> Answer<proto::UpgradeResponse> {
+    async fn upgrade(&self, request: Request<proto::UpgradeRequest>) -> GrpcResult<proto::UpgradeResponse> {
         answer(self.0.node.upgrade(request.into_inner()).await)
     }
 
     type BackupStream = Pin<Box<dyn Stream<Item = Result<proto::BackupResponse, Status>> + Send>>;
 
-    async fn backup(&self, request: Request<proto::BackupRequest>) -> Answer<Self::BackupStream> {
+    async fn backup(&self, request: Request<proto::BackupRequest>) -> GrpcResult<Self::BackupStream> {
         let turn = self.0.call_turn().map_err(status)?;
         let pieces = self.0.node.backup(request.into_inner().stale).await.map_err(status)?;
         let messages = stream::unfold((pieces, turn), |(mut pieces, turn)| async move {
@@ -73,7 +79,7 @@ impl Cluster for Services {
     async fn restore(
         &self,
         request: Request<Streaming<proto::RestoreRequest>>,
-    ) -> Answer<proto::RestoreResponse> {
+    ) -> GrpcResult<proto::RestoreResponse> {
         let _turn = self.0.call_turn().map_err(status)?;
         let mut messages = request.into_inner();
         let mut asked: Option<(u64, bool)> = None;

@@ -1,4 +1,4 @@
-//! How a refusal or failure is told over gRPC: the table is `tenure_wire`'s, this is its envelope.
+//! How a refusal or failure is reported over gRPC: the table is `tenure_wire`'s, this is its envelope.
 
 use tenure_wire::ApiError;
 use tonic::Status;

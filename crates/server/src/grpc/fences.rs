@@ -5,15 +5,15 @@ use tenure_wire::proto::{self, fences_server::Fences};
 use tenure_wire::{ApiError, grpc};
 use tonic::{Request, async_trait};
 
-use super::{Answer, Services, answer};
+use super::{GrpcResult, Services, answer};
 use crate::calls::{FenceView, page};
 
 #[async_trait]
 impl Fences for Services {
-    async fn arm(&self, request: Request<proto::ArmRequest>) -> Answer<proto::ArmResponse> {
+    async fn arm(&self, request: Request<proto::ArmRequest>) -> GrpcResult<proto::ArmResponse> {
         answer(
             async {
-                self.0.quiet(grpc::arm(request.into_inner())?).await?;
+                self.0.submit_without_result(grpc::arm(request.into_inner())?).await?;
                 Ok(proto::ArmResponse {})
             }
             .await,
@@ -23,10 +23,10 @@ impl Fences for Services {
     async fn report_refused(
         &self,
         request: Request<proto::ReportRefusedRequest>,
-    ) -> Answer<proto::ReportRefusedResponse> {
+    ) -> GrpcResult<proto::ReportRefusedResponse> {
         answer(
             async {
-                self.0.quiet(grpc::report_refused(request.into_inner())?).await?;
+                self.0.submit_without_result(grpc::report_refused(request.into_inner())?).await?;
                 Ok(proto::ReportRefusedResponse {})
             }
             .await,
@@ -36,19 +36,19 @@ impl Fences for Services {
     async fn remove(
         &self,
         request: Request<proto::FenceRemoveRequest>,
-    ) -> Answer<proto::FenceRemoveResponse> {
+    ) -> GrpcResult<proto::FenceRemoveResponse> {
         let asked = request.into_inner();
         answer(
             async {
                 let (resource, fence) = (grpc::resource(asked.resource)?, FenceName::try_from(asked.fence)?);
-                self.0.quiet(Command::RemoveFence { resource, fence }).await?;
+                self.0.submit_without_result(Command::RemoveFence { resource, fence }).await?;
                 Ok(proto::FenceRemoveResponse {})
             }
             .await,
         )
     }
 
-    async fn list(&self, request: Request<proto::FenceListRequest>) -> Answer<proto::FenceListResponse> {
+    async fn list(&self, request: Request<proto::FenceListRequest>) -> GrpcResult<proto::FenceListResponse> {
         let asked = request.into_inner();
         answer(
             async {

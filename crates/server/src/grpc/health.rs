@@ -9,7 +9,7 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::{Answer, Services, status};
+use super::{GrpcResult, Services, status};
 
 /// How often a watcher of our health makes us look.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ fn known(service: &str) -> bool {
 
 #[async_trait]
 impl Health for Services {
-    async fn check(&self, request: Request<HealthCheckRequest>) -> Answer<HealthCheckResponse> {
+    async fn check(&self, request: Request<HealthCheckRequest>) -> GrpcResult<HealthCheckResponse> {
         if !known(&request.into_inner().service) {
             return Err(Status::not_found("no such service"));
         }
@@ -39,13 +39,13 @@ impl Health for Services {
 
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
-    async fn watch(&self, request: Request<HealthCheckRequest>) -> Answer<Self::WatchStream> {
+    async fn watch(&self, request: Request<HealthCheckRequest>) -> GrpcResult<Self::WatchStream> {
         let known = known(&request.into_inner().service);
         let turn = self.0.watch_turn().map_err(status)?;
-        let changes = stream::unfold((self.clone(), None, turn), move |(services, told, turn)| async move {
+        let changes = stream::unfold((self.clone(), None, turn), move |(services, sent, turn)| async move {
             loop {
                 let now = if known { services.serving().await } else { ServingStatus::ServiceUnknown };
-                if told != Some(now) {
+                if sent != Some(now) {
                     return Some((now, (services, Some(now), turn)));
                 }
                 tokio::select! {

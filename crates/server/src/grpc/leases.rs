@@ -6,13 +6,13 @@ use tenure_wire::proto::{self, leases_server::Leases};
 use tenure_wire::words::millis;
 use tonic::{Request, async_trait};
 
-use super::{Answer, Services, answer, status};
+use super::{GrpcResult, Services, answer, status};
 use crate::calls::{AcquireOutcome, page};
 use crate::delivery::Delivery;
 
 #[async_trait]
 impl Leases for Services {
-    async fn acquire(&self, request: Request<proto::AcquireRequest>) -> Answer<proto::AcquireResponse> {
+    async fn acquire(&self, request: Request<proto::AcquireRequest>) -> GrpcResult<proto::AcquireResponse> {
         let api = &self.0;
         let request = request.into_inner();
         let poll_ms = request.poll_ms;
@@ -35,7 +35,7 @@ impl Leases for Services {
         }
     }
 
-    async fn cancel(&self, request: Request<proto::CancelRequest>) -> Answer<proto::CancelResponse> {
+    async fn cancel(&self, request: Request<proto::CancelRequest>) -> GrpcResult<proto::CancelResponse> {
         answer(
             async {
                 let released = self.0.cancel(grpc::cancel(request.into_inner())?).await?;
@@ -45,7 +45,7 @@ impl Leases for Services {
         )
     }
 
-    async fn release(&self, request: Request<proto::ReleaseRequest>) -> Answer<proto::ReleaseResponse> {
+    async fn release(&self, request: Request<proto::ReleaseRequest>) -> GrpcResult<proto::ReleaseResponse> {
         answer(
             async {
                 let released = self.0.release(grpc::release(request.into_inner())?).await?;
@@ -55,7 +55,10 @@ impl Leases for Services {
         )
     }
 
-    async fn transfer(&self, request: Request<proto::TransferRequest>) -> Answer<proto::TransferResponse> {
+    async fn transfer(
+        &self,
+        request: Request<proto::TransferRequest>,
+    ) -> GrpcResult<proto::TransferResponse> {
         answer(
             async {
                 let grant = self.0.transfer(grpc::transfer(request.into_inner())?).await?;
@@ -65,7 +68,7 @@ impl Leases for Services {
         )
     }
 
-    async fn revoke(&self, request: Request<proto::RevokeRequest>) -> Answer<proto::RevokeResponse> {
+    async fn revoke(&self, request: Request<proto::RevokeRequest>) -> GrpcResult<proto::RevokeResponse> {
         answer(
             async {
                 let revoked = self.0.revoke(grpc::revoke(request.into_inner())?).await?;
@@ -78,7 +81,7 @@ impl Leases for Services {
         )
     }
 
-    async fn get(&self, request: Request<proto::LeaseGetRequest>) -> Answer<proto::LeaseGetResponse> {
+    async fn get(&self, request: Request<proto::LeaseGetRequest>) -> GrpcResult<proto::LeaseGetResponse> {
         let asked = request.into_inner();
         answer(
             async {
@@ -89,7 +92,7 @@ impl Leases for Services {
         )
     }
 
-    async fn list(&self, request: Request<proto::LeaseListRequest>) -> Answer<proto::LeaseListResponse> {
+    async fn list(&self, request: Request<proto::LeaseListRequest>) -> GrpcResult<proto::LeaseListResponse> {
         let asked = request.into_inner();
         answer(
             async {
@@ -108,7 +111,7 @@ impl Leases for Services {
         )
     }
 
-    async fn history(&self, request: Request<proto::HistoryRequest>) -> Answer<proto::HistoryResponse> {
+    async fn history(&self, request: Request<proto::HistoryRequest>) -> GrpcResult<proto::HistoryResponse> {
         let asked = request.into_inner();
         answer(
             async {
@@ -123,7 +126,7 @@ impl Leases for Services {
         )
     }
 
-    async fn barrier(&self, request: Request<proto::BarrierRequest>) -> Answer<proto::BarrierResponse> {
+    async fn barrier(&self, request: Request<proto::BarrierRequest>) -> GrpcResult<proto::BarrierResponse> {
         answer(
             async {
                 let token = self.0.barrier(grpc::resource(request.into_inner().resource)?).await?;

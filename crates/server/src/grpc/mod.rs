@@ -38,10 +38,10 @@ pub(crate) use error::status;
 struct Services(Arc<Api>);
 
 /// What a service answers.
-type Answer<T> = Result<tonic::Response<T>, tonic::Status>;
+type GrpcResult<T> = Result<tonic::Response<T>, tonic::Status>;
 
 /// Wraps what a call answered.
-fn answer<T>(result: Result<T, tenure_wire::ApiError>) -> Answer<T> {
+fn answer<T>(result: Result<T, tenure_wire::ApiError>) -> GrpcResult<T> {
     result.map(tonic::Response::new).map_err(status)
 }
 

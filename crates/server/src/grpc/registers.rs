@@ -5,12 +5,12 @@ use tenure_wire::grpc;
 use tenure_wire::proto::{self, registers_server::Registers};
 use tonic::{Request, async_trait};
 
-use super::{Answer, Services, answer};
+use super::{GrpcResult, Services, answer};
 use crate::calls::page;
 
 #[async_trait]
 impl Registers for Services {
-    async fn write(&self, request: Request<proto::WriteRequest>) -> Answer<proto::WriteResponse> {
+    async fn write(&self, request: Request<proto::WriteRequest>) -> GrpcResult<proto::WriteResponse> {
         answer(
             async {
                 let written = self.0.write(grpc::write(request.into_inner())?).await?;
@@ -24,7 +24,10 @@ impl Registers for Services {
         )
     }
 
-    async fn get(&self, request: Request<proto::RegisterGetRequest>) -> Answer<proto::RegisterGetResponse> {
+    async fn get(
+        &self,
+        request: Request<proto::RegisterGetRequest>,
+    ) -> GrpcResult<proto::RegisterGetResponse> {
         let asked = request.into_inner();
         answer(
             async {
@@ -41,7 +44,7 @@ impl Registers for Services {
     async fn list(
         &self,
         request: Request<proto::RegisterListRequest>,
-    ) -> Answer<proto::RegisterListResponse> {
+    ) -> GrpcResult<proto::RegisterListResponse> {
         let asked = request.into_inner();
         answer(
             async {

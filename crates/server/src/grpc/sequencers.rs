@@ -5,7 +5,7 @@ use tenure_wire::proto::{self, sequencers_server::Sequencers};
 use tenure_wire::{ApiError, grpc};
 use tonic::{Request, async_trait};
 
-use super::{Answer, Services, answer};
+use super::{GrpcResult, Services, answer};
 use crate::signing::Verdict;
 
 #[async_trait]
@@ -13,7 +13,7 @@ impl Sequencers for Services {
     async fn issue(
         &self,
         request: Request<proto::SequencerIssueRequest>,
-    ) -> Answer<proto::SequencerIssueResponse> {
+    ) -> GrpcResult<proto::SequencerIssueResponse> {
         let asked = request.into_inner();
         answer(
             async {
@@ -30,7 +30,7 @@ impl Sequencers for Services {
     async fn check(
         &self,
         request: Request<proto::SequencerCheckRequest>,
-    ) -> Answer<proto::SequencerCheckResponse> {
+    ) -> GrpcResult<proto::SequencerCheckResponse> {
         let asked = request.into_inner();
         answer(
             async {

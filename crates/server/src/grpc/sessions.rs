@@ -6,12 +6,15 @@ use tenure_wire::proto::{self, sessions_server::Sessions};
 use tenure_wire::{ApiError, grpc, words};
 use tonic::{Request, async_trait};
 
-use super::{Answer, Services, answer};
+use super::{GrpcResult, Services, answer};
 use crate::calls::page;
 
 #[async_trait]
 impl Sessions for Services {
-    async fn open(&self, request: Request<proto::SessionOpenRequest>) -> Answer<proto::SessionOpenResponse> {
+    async fn open(
+        &self,
+        request: Request<proto::SessionOpenRequest>,
+    ) -> GrpcResult<proto::SessionOpenResponse> {
         let api = &self.0;
         answer(
             async {
@@ -31,7 +34,7 @@ impl Sessions for Services {
     async fn renew(
         &self,
         request: Request<proto::SessionRenewRequest>,
-    ) -> Answer<proto::SessionRenewResponse> {
+    ) -> GrpcResult<proto::SessionRenewResponse> {
         answer(
             async {
                 let renewals = request
@@ -57,7 +60,7 @@ impl Sessions for Services {
     async fn close(
         &self,
         request: Request<proto::SessionCloseRequest>,
-    ) -> Answer<proto::SessionCloseResponse> {
+    ) -> GrpcResult<proto::SessionCloseResponse> {
         answer(
             async {
                 let released = self.0.close(grpc::close(request.into_inner())?).await?;
@@ -67,7 +70,10 @@ impl Sessions for Services {
         )
     }
 
-    async fn list(&self, request: Request<proto::SessionListRequest>) -> Answer<proto::SessionListResponse> {
+    async fn list(
+        &self,
+        request: Request<proto::SessionListRequest>,
+    ) -> GrpcResult<proto::SessionListResponse> {
         let asked = request.into_inner();
         answer(
             async {
@@ -82,7 +88,7 @@ impl Sessions for Services {
         )
     }
 
-    async fn get(&self, request: Request<proto::SessionGetRequest>) -> Answer<proto::SessionGetResponse> {
+    async fn get(&self, request: Request<proto::SessionGetRequest>) -> GrpcResult<proto::SessionGetResponse> {
         answer(
             async {
                 let id: SessionId = request.into_inner().session.parse()?;
@@ -103,10 +109,13 @@ impl Sessions for Services {
         )
     }
 
-    async fn seen(&self, request: Request<proto::SessionSeenRequest>) -> Answer<proto::SessionSeenResponse> {
+    async fn seen(
+        &self,
+        request: Request<proto::SessionSeenRequest>,
+    ) -> GrpcResult<proto::SessionSeenResponse> {
         answer(
             async {
-                self.0.quiet(grpc::seen(&request.into_inner())?).await?;
+                self.0.submit_without_result(grpc::seen(&request.into_inner())?).await?;
                 Ok(proto::SessionSeenResponse {})
             }
             .await,
@@ -116,10 +125,10 @@ impl Sessions for Services {
     async fn report_pause(
         &self,
         request: Request<proto::ReportPauseRequest>,
-    ) -> Answer<proto::ReportPauseResponse> {
+    ) -> GrpcResult<proto::ReportPauseResponse> {
         answer(
             async {
-                self.0.quiet(grpc::report_pause(&request.into_inner())?).await?;
+                self.0.submit_without_result(grpc::report_pause(&request.into_inner())?).await?;
                 Ok(proto::ReportPauseResponse {})
             }
             .await,
@@ -127,7 +136,7 @@ impl Sessions for Services {
     }
 }
 
-/// The acquires of a session that stand in line.
+/// The acquires of a session that wait in the queue.
 fn waits(state: &State, session: SessionNumber) -> Vec<proto::SessionWait> {
     let Some(more) = state.sessions.get(session).and_then(|session| session.more.as_ref()) else {
         return Vec::new();

@@ -9,7 +9,7 @@ use tenure_wire::grpc;
 use tenure_wire::proto::{self, watch_server::Watch};
 use tonic::{Request, Response, Status, async_trait};
 
-use super::{Answer, Services, status};
+use super::{GrpcResult, Services, status};
 use crate::watching::{Batch, Watching};
 
 /// A quiet stream says this often how far it has come, so that a watcher of a quiet prefix can resume although
@@ -26,7 +26,7 @@ struct State {
 impl Watch for Services {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<proto::WatchResponse, Status>> + Send>>;
 
-    async fn watch(&self, request: Request<proto::WatchRequest>) -> Answer<Self::WatchStream> {
+    async fn watch(&self, request: Request<proto::WatchRequest>) -> GrpcResult<Self::WatchStream> {
         let asked = request.into_inner();
         let watching = Watching::begin(&self.0, asked.prefix, asked.from).await.map_err(status)?;
         let ready = VecDeque::from([progress(&watching)]);
@@ -48,9 +48,9 @@ impl Watch for Services {
     }
 }
 
-/// A message without events: everything up to this revision has been told.
+/// A message without events: everything up to this revision has been sent.
 fn progress(watching: &Watching) -> proto::WatchResponse {
-    proto::WatchResponse { revision: watching.told().get(), unix_ms: 0, events: Vec::new() }
+    proto::WatchResponse { revision: watching.sent_up_to().get(), unix_ms: 0, events: Vec::new() }
 }
 
 fn message(batch: &Batch) -> proto::WatchResponse {

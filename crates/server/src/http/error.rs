@@ -1,4 +1,4 @@
-//! How a refusal or failure is told over HTTP: the table is `tenure_wire`'s, this is its envelope.
+//! How a refusal or failure is reported over HTTP: the table is `tenure_wire`'s, this is its envelope.
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};

@@ -10,14 +10,14 @@ use tenure_wire::json;
 use super::error::no_such_call;
 use super::extract::{Asked, Nothing, Written, read};
 use super::leases::Stale;
-use super::{Answer, Refused};
+use super::{HttpResult, Refused};
 use crate::front::Api;
 
 pub(super) async fn get(
     State(api): State<Arc<Api>>,
     written: Written,
     Asked(asked): Asked<Stale>,
-) -> Answer<json::Fences> {
+) -> HttpResult<json::Fences> {
     written.no_verb()?;
     let (lease, _) = api.lease(&written.resource()?, asked.stale).await?;
     Ok(Json((&lease).into()))
@@ -33,6 +33,6 @@ pub(super) async fn verb(
         "refused" => read::<json::Refused>(request, &api).await?.command(written.resource()?)?,
         verb => return Err(Refused(no_such_call(&format!("the verb `{verb}` of a resource's fences")))),
     };
-    api.quiet(command).await?;
+    api.submit_without_result(command).await?;
     Ok(Json(Nothing {}).into_response())
 }

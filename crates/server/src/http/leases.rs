@@ -15,7 +15,7 @@ use tenure_wire::{ApiError, Code, Effect, json};
 
 use super::error::no_such_call;
 use super::extract::{Asked, Given, Nothing, Written, read};
-use super::{Answer, Refused};
+use super::{HttpResult, Refused};
 use crate::calls::{AcquireOutcome, page};
 use crate::delivery::undone_unless_delivered;
 use crate::front::Api;
@@ -31,7 +31,7 @@ pub(super) struct List {
     stale: bool,
 }
 
-pub(super) async fn list(State(api): State<Arc<Api>>, Asked(asked): Asked<List>) -> Answer<json::Leases> {
+pub(super) async fn list(State(api): State<Arc<Api>>, Asked(asked): Asked<List>) -> HttpResult<json::Leases> {
     let after = if asked.after.is_empty() { None } else { Some(asked.after.parse::<ResourceName>()?) };
     let (leases, next, revision) =
         api.leases(&asked.prefix, after.as_ref(), page(asked.limit)?, asked.stale).await?;
@@ -76,10 +76,10 @@ pub(super) async fn get(
     })
 }
 
-pub(super) async fn history(State(api): State<Arc<Api>>, written: Written) -> Answer<json::History> {
+pub(super) async fn history(State(api): State<Arc<Api>>, written: Written) -> HttpResult<json::History> {
     written.no_verb()?;
     let (lease, past, granted) = api.history_dated(&written.resource()?).await?;
-    let mut history = told(&lease, &past);
+    let mut history = history_of(&lease, &past);
     for holder in &mut history.holders {
         let since = granted.iter().find(|(token, _)| token.get() == holder.token);
         holder.from = since.map(|(_, wall)| calendar(*wall));
@@ -91,16 +91,16 @@ pub(super) async fn history(State(api): State<Arc<Api>>, written: Written) -> An
 pub(super) async fn histories(
     State(api): State<Arc<Api>>,
     Asked(asked): Asked<List>,
-) -> Answer<json::Histories> {
+) -> HttpResult<json::Histories> {
     let after = if asked.after.is_empty() { None } else { Some(asked.after.parse::<ResourceName>()?) };
     let (found, next) = api.histories(&asked.prefix, after.as_ref(), page(asked.limit)?, asked.stale).await?;
     Ok(Json(json::Histories {
-        histories: found.iter().map(|(lease, past)| told(lease, past)).collect(),
+        histories: found.iter().map(|(lease, past)| history_of(lease, past)).collect(),
         next: next.map(|name| name.to_string()),
     }))
 }
 
-fn told(lease: &LeaseView, past: &[Transition]) -> json::History {
+fn history_of(lease: &LeaseView, past: &[Transition]) -> json::History {
     json::History {
         resource: lease.resource.to_string(),
         holders: lease.holders.iter().map(Into::into).collect(),
@@ -158,7 +158,7 @@ pub(super) async fn verb(
         }
         "kind" => {
             let body: json::SetKind = read(request, &api).await?;
-            api.quiet(body.command(written.resource()?)).await?;
+            api.submit_without_result(body.command(written.resource()?)).await?;
             Json(Nothing {}).into_response()
         }
         verb => return Err(Refused(no_such_call(&format!("the verb `{verb}` of a lease")))),
@@ -220,6 +220,6 @@ fn queued(session: SessionId, ttl: Duration, ahead: u32) -> Response {
 pub(super) async fn cancel(
     State(api): State<Arc<Api>>,
     Given(body): Given<json::Cancel>,
-) -> Answer<json::Cancelled> {
+) -> HttpResult<json::Cancelled> {
     Ok(Json(json::Cancelled { released: api.cancel(body.command()?).await? }))
 }

@@ -31,7 +31,7 @@ pub(crate) use error::Refused;
 pub(crate) use path::call;
 
 /// What a handler answers.
-type Answer<T> = Result<axum::Json<T>, Refused>;
+type HttpResult<T> = Result<axum::Json<T>, Refused>;
 
 /// Every path there is. `openapi.rs` describes the same, and a test compares the two.
 pub(crate) fn router(api: Arc<Api>) -> Router {

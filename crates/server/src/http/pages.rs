@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tenure_wire::{ApiError, json};
 
 use super::extract::{Asked, Written};
-use super::{Answer, Refused};
+use super::{HttpResult, Refused};
 use crate::front::Api;
 use crate::metrics;
 
@@ -24,7 +24,7 @@ pub(super) struct Status {
 pub(super) async fn cluster(
     State(api): State<Arc<Api>>,
     Asked(asked): Asked<Status>,
-) -> Answer<json::ClusterStatus> {
+) -> HttpResult<json::ClusterStatus> {
     Ok(Json(api.cluster(asked.state_hash).await?))
 }
 
@@ -53,7 +53,7 @@ pub(super) async fn healthz() -> Json<Health> {
 }
 
 /// A leader is known and serves.
-pub(super) async fn readyz(State(api): State<Arc<Api>>) -> Answer<Health> {
+pub(super) async fn readyz(State(api): State<Arc<Api>>) -> HttpResult<Health> {
     api.ready().await?;
     Ok(Json(Health { status: "ready" }))
 }

@@ -13,7 +13,7 @@ use tenure_wire::{ApiError, json};
 use super::error::no_such_call;
 use super::extract::{Asked, Given, Nothing, Written, read};
 use super::leases::Stale;
-use super::{Answer, Refused};
+use super::{HttpResult, Refused};
 use crate::calls::page;
 use crate::front::Api;
 
@@ -31,7 +31,10 @@ pub(super) struct List {
     stale: bool,
 }
 
-pub(super) async fn list(State(api): State<Arc<Api>>, Asked(asked): Asked<List>) -> Answer<json::Registers> {
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Asked(asked): Asked<List>,
+) -> HttpResult<json::Registers> {
     let after = if asked.after.is_empty() { None } else { Some(asked.after.parse::<RegisterKey>()?) };
     let (registers, next, revision) =
         api.registers(asked.prefix.as_bytes(), after.as_ref(), page(asked.limit)?, asked.stale).await?;
@@ -46,7 +49,7 @@ pub(super) async fn get(
     State(api): State<Arc<Api>>,
     written: Written,
     Asked(asked): Asked<Stale>,
-) -> Answer<json::Register> {
+) -> HttpResult<json::Register> {
     written.no_verb()?;
     let (register, _) = api.register(&written.key()?, asked.stale).await?;
     if register.value.is_none() {
@@ -60,7 +63,7 @@ pub(super) async fn put(
     written: Written,
     headers: HeaderMap,
     Given(body): Given<json::PutRegister>,
-) -> Answer<json::Written> {
+) -> HttpResult<json::Written> {
     written.no_verb()?;
     write_one(&api, body.command(written.key()?, guard(&headers)?)?).await
 }
@@ -70,12 +73,12 @@ pub(super) async fn delete(
     written: Written,
     headers: HeaderMap,
     Given(body): Given<json::DeleteRegister>,
-) -> Answer<json::Written> {
+) -> HttpResult<json::Written> {
     written.no_verb()?;
     write_one(&api, body.command(written.key()?, guard(&headers)?)?).await
 }
 
-async fn write_one(api: &Api, command: Command) -> Answer<json::Written> {
+async fn write_one(api: &Api, command: Command) -> HttpResult<json::Written> {
     let written = api.write(command).await?;
     Ok(Json(json::Written::new(written.succeeded, written.revision, &written.results)?))
 }
@@ -90,7 +93,7 @@ fn guard(headers: &HeaderMap) -> Result<Option<Guard>, ApiError> {
 pub(super) async fn write(
     State(api): State<Arc<Api>>,
     Given(body): Given<json::WriteRegisters>,
-) -> Answer<json::WrittenMany> {
+) -> HttpResult<json::WrittenMany> {
     let written = api.write(body.command()?).await?;
     Ok(Json(json::WrittenMany {
         succeeded: written.succeeded,
@@ -107,7 +110,7 @@ pub(super) async fn verb(
     match written.verb() {
         "rebind" => {
             let body: json::Rebind = read(request, &api).await?;
-            api.quiet(body.command(written.key()?)?).await?;
+            api.submit_without_result(body.command(written.key()?)?).await?;
             Ok(Json(Nothing {}).into_response())
         }
         verb => Err(Refused(no_such_call(&format!("the verb `{verb}` of a register")))),

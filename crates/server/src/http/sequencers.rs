@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use tenure_core::{Scope, Slot, Token};
 use tenure_wire::json;
 
-use super::Answer;
+use super::HttpResult;
 use super::extract::{Given, Nothing};
 use crate::front::Api;
 use crate::signing::{Checked, Verdict};
@@ -21,7 +21,7 @@ const KEYS_MAX_AGE: &str = "public, max-age=60";
 pub(super) async fn issue(
     State(api): State<Arc<Api>>,
     Given(body): Given<json::IssueSequencer>,
-) -> Answer<json::SequencerIssued> {
+) -> HttpResult<json::SequencerIssued> {
     let scope = Scope { resource: body.resource.parse()?, slot: body.slot.map(Slot::new) };
     let sequencer = api.sequencer(&body.session.parse()?, &scope, None).await?;
     Ok(Json(json::SequencerIssued { sequencer }))
@@ -30,7 +30,7 @@ pub(super) async fn issue(
 pub(super) async fn check(
     State(api): State<Arc<Api>>,
     Given(body): Given<json::CheckSequencer>,
-) -> Answer<json::SequencerChecked> {
+) -> HttpResult<json::SequencerChecked> {
     let Checked { verdict, presented, seen } = api.check_sequencer(&body.sequencer).await?;
     Ok(Json(json::SequencerChecked {
         verdict: match verdict {
@@ -55,11 +55,14 @@ pub(super) struct KeyName {
 pub(super) async fn rotate(
     State(api): State<Arc<Api>>,
     Given(Nothing {}): Given<Nothing>,
-) -> Answer<KeyName> {
+) -> HttpResult<KeyName> {
     Ok(Json(KeyName { kid: api.rotate_key().await? }))
 }
 
-pub(super) async fn withdraw(State(api): State<Arc<Api>>, Given(body): Given<KeyName>) -> Answer<Nothing> {
+pub(super) async fn withdraw(
+    State(api): State<Arc<Api>>,
+    Given(body): Given<KeyName>,
+) -> HttpResult<Nothing> {
     api.withdraw_key(body.kid.into()).await?;
     Ok(Json(Nothing {}))
 }

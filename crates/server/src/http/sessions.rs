@@ -11,14 +11,14 @@ use tenure_wire::{ApiError, json};
 
 use super::error::no_such_call;
 use super::extract::{Asked, Given, Nothing, Written, read};
-use super::{Answer, Refused};
+use super::{HttpResult, Refused};
 use crate::calls::page;
 use crate::front::Api;
 
 pub(super) async fn open(
     State(api): State<Arc<Api>>,
     Given(body): Given<json::OpenSession>,
-) -> Answer<json::SessionOpened> {
+) -> HttpResult<json::SessionOpened> {
     let opened = api.open(body.command(api.node.draw_secret())?).await?;
     Ok(Json(json::SessionOpened::new(opened.session, &opened.holder, opened.ttl, opened.number)))
 }
@@ -29,7 +29,10 @@ pub(super) struct Page {
     after: Option<u64>,
 }
 
-pub(super) async fn list(State(api): State<Arc<Api>>, Asked(asked): Asked<Page>) -> Answer<json::Sessions> {
+pub(super) async fn list(
+    State(api): State<Arc<Api>>,
+    Asked(asked): Asked<Page>,
+) -> HttpResult<json::Sessions> {
     let (sessions, next) = api.sessions(asked.after.map(SessionNumber::new), page(asked.limit)?).await?;
     Ok(Json(json::Sessions {
         sessions: sessions.iter().map(Into::into).collect(),
@@ -38,7 +41,7 @@ pub(super) async fn list(State(api): State<Arc<Api>>, Asked(asked): Asked<Page>)
 }
 
 /// One's own session: only its opener can name it.
-pub(super) async fn get(State(api): State<Arc<Api>>, written: Written) -> Answer<json::SessionLeases> {
+pub(super) async fn get(State(api): State<Arc<Api>>, written: Written) -> HttpResult<json::SessionLeases> {
     written.no_verb()?;
     let (view, grants) = api.session(&written.session()?).await?;
     Ok(Json(json::SessionLeases {
@@ -59,12 +62,12 @@ pub(super) async fn verb(
         }
         "seen" => {
             let body: json::Seen = read(request, &api).await?;
-            api.quiet(body.command(written.session()?)).await?;
+            api.submit_without_result(body.command(written.session()?)).await?;
             Ok(Json(Nothing {}).into_response())
         }
         "paused" => {
             let body: json::Paused = read(request, &api).await?;
-            api.quiet(body.command(written.session()?)).await?;
+            api.submit_without_result(body.command(written.session()?)).await?;
             Ok(Json(Nothing {}).into_response())
         }
         verb => Err(Refused(no_such_call(&format!("the verb `{verb}` of a session")))),
@@ -83,7 +86,7 @@ async fn renew(api: &Api, session: SessionId, number: Option<u64>) -> Result<jso
 pub(super) async fn renew_many(
     State(api): State<Arc<Api>>,
     Given(body): Given<json::RenewSessions>,
-) -> Answer<json::RenewedMany> {
+) -> HttpResult<json::RenewedMany> {
     let renewals = body
         .renewals
         .iter()
@@ -100,7 +103,7 @@ pub(super) async fn close(
     State(api): State<Arc<Api>>,
     written: Written,
     Given(body): Given<json::CloseSession>,
-) -> Answer<json::Closed> {
+) -> HttpResult<json::Closed> {
     written.no_verb()?;
     let session = written.session()?;
     let released = api.close(body.command(session)).await?;

@@ -1,7 +1,7 @@
 //! `GET /v1/watch`: what changes, as server-sent events; `GET /v1/events`: what did.
 //!
 //! Each event is a message whose `event:` is its kind. Only the last one of a revision carries `id:`, so that a
-//! watcher cut off in the middle of a revision is told the whole of it again when it resumes.
+//! watcher cut off in the middle of a revision gets the whole of it again when it resumes.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tenure_core::Revision;
 use tenure_wire::{ApiError, json};
 
 use super::extract::Asked;
-use super::{Answer, Refused};
+use super::{HttpResult, Refused};
 use crate::calls::page;
 use crate::front::Api;
 use crate::watching::{Batch, Watching};
@@ -46,7 +46,10 @@ pub(super) struct Past {
 }
 
 /// What happened, as far as it is remembered.
-pub(super) async fn events(State(api): State<Arc<Api>>, Asked(asked): Asked<Past>) -> Answer<json::Events> {
+pub(super) async fn events(
+    State(api): State<Arc<Api>>,
+    Asked(asked): Asked<Past>,
+) -> HttpResult<json::Events> {
     let found = api.events(&asked.prefix, asked.from, page(asked.limit)?, asked.stale).await?;
     Ok(Json(json::Events {
         events: found.events.iter().map(Into::into).collect(),
@@ -71,7 +74,7 @@ pub(super) async fn watch(
         }
     };
     let watching = Watching::begin(&api, asked.prefix, from).await?;
-    let begin = format!("retry: 1000\nid: {}\n\n", watching.told());
+    let begin = format!("retry: 1000\nid: {}\n\n", watching.sent_up_to());
     let chunks = stream::unfold(Some((watching, Some(begin))), |state| async move {
         let (mut watching, begin) = state?;
         if let Some(begin) = begin {
@@ -79,7 +82,7 @@ pub(super) async fn watch(
         }
         let next = tokio::time::timeout(SIGN_OF_LIFE, watching.next()).await;
         match next {
-            Err(_) => Some((chunk(format!(":\nid: {}\n\n", watching.told())), Some((watching, None)))),
+            Err(_) => Some((chunk(format!(":\nid: {}\n\n", watching.sent_up_to())), Some((watching, None)))),
             Ok(Ok(Some(batches))) => Some((chunk(messages(&batches)), Some((watching, None)))),
             Ok(Ok(None)) => None,
             Ok(Err(error)) => Some((chunk(last_words(error)), None)),

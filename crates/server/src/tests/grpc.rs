@@ -117,24 +117,24 @@ async fn sessions_and_leases() {
 }
 
 /// One command stream.
-struct Line {
+struct CommandStream {
     frames: mpsc::UnboundedSender<proto::ClientFrames>,
-    heard: tonic::Streaming<proto::ServerFrames>,
+    frames_in: tonic::Streaming<proto::ServerFrames>,
     waiting: VecDeque<proto::ServerFrame>,
     said: u64,
 }
 
-impl Line {
-    async fn connect(node: &Node) -> Line {
+impl CommandStream {
+    async fn connect(node: &Node) -> CommandStream {
         let (frames, outgoing) = mpsc::unbounded_channel();
         let outgoing =
             futures_util::stream::unfold(outgoing, |mut outgoing: mpsc::UnboundedReceiver<_>| async {
                 outgoing.recv().await.map(|frames| (frames, outgoing))
             });
-        let heard = StreamClient::new(node.channel()).commands(outgoing).await.unwrap().into_inner();
-        let mut line = Line { frames, heard, waiting: VecDeque::new(), said: 0 };
-        assert!(matches!(line.next().await, Content::Welcome(_)));
-        line
+        let frames_in = StreamClient::new(node.channel()).commands(outgoing).await.unwrap().into_inner();
+        let mut stream = CommandStream { frames, frames_in, waiting: VecDeque::new(), said: 0 };
+        assert!(matches!(stream.next().await, Content::Welcome(_)));
+        stream
     }
 
     /// Says one thing, as the command with this number.
@@ -151,23 +151,23 @@ impl Line {
         self.next().await
     }
 
-    /// The next thing that is heard, whatever it is.
+    /// The next thing that arrives, whatever it is.
     async fn next(&mut self) -> Content {
         while self.waiting.is_empty() {
-            self.waiting.extend(self.heard.message().await.unwrap().expect("the stream goes on").frames);
+            self.waiting.extend(self.frames_in.message().await.unwrap().expect("the stream goes on").frames);
         }
         self.waiting.pop_front().and_then(|frame| frame.content).expect("a frame says something")
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_releases_hears_it_once_and_others_of_the_session_are_told() {
+async fn who_releases_is_notified_once_and_so_are_others_of_the_session() {
     let node = Node::start().await;
-    let mut one = Line::connect(&node).await;
+    let mut one = CommandStream::connect(&node).await;
     let open = proto::StreamOpen { holder: "a".into(), ttl_ms: 60_000, nonce: vec![7; 16], transmission: 1 };
     let Content::Opened(opened) = one.ask(0, None, Asked::Open(open)).await else { panic!("not opened") };
     let session = 1; // the first of its store
-    let mut other = Line::connect(&node).await;
+    let mut other = CommandStream::connect(&node).await;
     let attach = Asked::Attach(proto::StreamAttach { secret: opened.secret });
     assert!(matches!(other.ask(session, None, attach).await, Content::Attached(_)));
     for round in 0..2 {
@@ -282,9 +282,9 @@ async fn a_watch_tells_whole_revisions() {
     let begin = events.message().await.unwrap().unwrap();
     assert!(begin.events.is_empty());
     node.acquire("w", "a").await;
-    let told = events.message().await.unwrap().unwrap();
-    assert_eq!((told.revision, told.events.len()), (begin.revision + 1, 2));
-    assert!(matches!(told.events[1].kind, Some(event::Kind::Granted(_))), "{told:?}");
+    let message = events.message().await.unwrap().unwrap();
+    assert_eq!((message.revision, message.events.len()), (begin.revision + 1, 2));
+    assert!(matches!(message.events[1].kind, Some(event::Kind::Granted(_))), "{message:?}");
     let refused =
         watch.watch(proto::WatchRequest { prefix: String::new(), from: Some(1 << 40) }).await.unwrap_err();
     assert_eq!(code(&refused), Code::InvalidArgument);

@@ -92,7 +92,7 @@ async fn many_sessions_are_renewed_at_once_and_listed_in_pages() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_held_released_and_told_of() {
+async fn a_lease_is_held_released_and_reported() {
     let node = Node::start().await;
     let first = node.acquire("settlement/cron", "node-a").await;
     assert_eq!(
@@ -141,7 +141,7 @@ async fn a_lease_is_held_released_and_told_of() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn colons_and_slashes_in_names_are_told_apart_from_verbs() {
+async fn colons_and_slashes_in_names_are_distinguished_from_verbs() {
     let node = Node::start().await;
     for (path, name) in [("a%3Ab", "a:b"), ("x:y/z", "x:y/z"), ("p%2Fq", "p/q"), ("sch%C3%B6n", "schön")] {
         assert_eq!(node.acquire(path, "h").await["resource"], name);
@@ -213,10 +213,10 @@ async fn a_waiter_is_granted_when_the_holder_releases() {
     assert_eq!(node.get("/v1/leases/line").await.ok()["waiters"], json!([]));
 }
 
-/// Whoever hangs up does not stand in line any more, at the latest when its TTL is over: the server keeps no session
-/// alive for nobody.
+/// Whoever hangs up does not wait in the queue any more, at the latest when its TTL is over: the server keeps
+/// no session alive for nobody.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_waiter_that_hangs_up_leaves_the_line() {
+async fn a_waiter_that_hangs_up_leaves_the_queue() {
     let node = Node::start().await;
     node.acquire("line", "first").await;
     let body = json!({"holder": "hasty", "ttl_ms": 1_000, "wait_ms": 60_000});
@@ -430,7 +430,7 @@ async fn the_pages_of_the_node() {
 
 /// Events as pages of whole revisions, histories as pages of whole resources.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_past_is_told_in_pages() {
+async fn the_past_is_returned_in_pages() {
     let node = Node::start().await;
     for (resource, times) in [("a", 2), ("b", 1), ("c/d", 1)] {
         for _ in 0..times {
@@ -528,8 +528,11 @@ async fn the_description_fits_the_routes() {
             let status = reply.status.as_u16().to_string();
             let answer = &call["responses"][&status];
             assert!(answer.is_object(), "{method} {path} answers {status} {code}, which is not described");
-            let told = answer["description"].as_str().unwrap();
-            assert!(code.is_empty() || told.contains(&code), "{method} {path}: {code} is not in {told}");
+            let message = answer["description"].as_str().unwrap();
+            assert!(
+                code.is_empty() || message.contains(&code),
+                "{method} {path}: {code} is not in {message}"
+            );
         }
     }
 }
@@ -558,7 +561,7 @@ async fn a_clock_beyond_the_year_9999_is_answered_without_a_date() {
         let request = Request::get("/v1/cluster").header("host", "127.0.0.1:7400");
         let answer = front.clone().answer(request.body(Body::empty()).unwrap()).await;
         assert_eq!(answer.status(), StatusCode::OK);
-        let told = answer.headers().get("date").map(|date| date.to_str().unwrap().to_owned());
-        assert_eq!(told.as_deref(), date);
+        let message = answer.headers().get("date").map(|date| date.to_str().unwrap().to_owned());
+        assert_eq!(message.as_deref(), date);
     }
 }

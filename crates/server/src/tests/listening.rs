@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::connections::Mark;
+use crate::connections::RequestGuard;
 use crate::listen::{Accept, ListenLimits, Peer, Serve, listen};
 use crate::metrics::Traffic;
 
@@ -38,7 +38,7 @@ struct Echo;
 
 impl Serve for Echo {
     async fn serve(self, request: Request<Incoming>) -> Response<Body> {
-        request.extensions().get::<Arc<Mark>>().expect("every request has its mark").set_busy(true);
+        request.extensions().get::<Arc<RequestGuard>>().expect("every request has its mark").set_busy(true);
         match request.uri().path() {
             "/large" => Response::new(Body::from(vec![b'x'; 1 << 20])),
             "/slow" => {
@@ -231,7 +231,7 @@ async fn an_idle_http2_connection_ends_and_one_with_a_stream_does_not() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_connection_too_many_is_told_so_and_room_comes_back() {
+async fn one_connection_too_many_is_notified_and_room_comes_back() {
     let listening = start(ListenLimits { connections_max: 2, ..ListenLimits::default() });
     let first = watching(&listening).await;
     let _second = watching(&listening).await;

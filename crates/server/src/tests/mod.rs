@@ -139,7 +139,7 @@ impl Node {
         self.post("/v1/sessions", json!({"holder": holder, "ttl_ms": 60_000})).await.ok()
     }
 
-    /// Waits until so many stand in line.
+    /// Waits until so many wait in the queue.
     async fn until_waiting(&self, resource: &str, count: usize) {
         let path = format!("/v1/leases/{resource}");
         while self.get(&path).await.json()["waiters"].as_array().map_or(0, Vec::len) != count {

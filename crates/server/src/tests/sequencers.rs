@@ -72,7 +72,7 @@ async fn a_grant_is_stated_signed_and_checked_offline() {
 
 /// The fear behind all of this: one bug writes 2^53 - 1, and every later holder is shut out for ever.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_made_up_token_is_told_from_a_granted_one() {
+async fn a_made_up_token_is_distinguished_from_a_granted_one() {
     let node = Node::start().await;
     let grant = node.acquire(RESOURCE, "a").await;
     let good = node.issue(&grant).await;

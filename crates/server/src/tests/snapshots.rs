@@ -21,7 +21,8 @@ use crate::replicated::Capture;
 
 const SOON: Duration = Duration::from_secs(20);
 
-/// Installs what the machine will be once this command was applied, as a snapshot: nobody is told of the command.
+/// Installs what the machine will be once this command was applied, as a snapshot: nobody is notified of the
+/// command.
 fn install(node: &Node, command: Command) {
     let replica = node.front.api().node.replica().clone();
     let mut replicated = replica.machine().write();
@@ -33,7 +34,8 @@ fn install(node: &Node, command: Command) {
     replicated.restore(Capture::Loaded(Box::new(ahead)));
 }
 
-/// The listeners were cleared and nobody was told: command streams stayed connected and were silent for ever.
+/// The listeners were cleared and nobody was notified: command streams stayed connected and were silent for
+/// ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn streams_waits_and_watches_survive_a_snapshot() {
     let node = Node::start().await;
@@ -78,7 +80,7 @@ async fn streams_waits_and_watches_survive_a_snapshot() {
     assert!(!matches!(status, Ok(Some(_))), "{status:?}");
 
     // What happened in between is told, or that it cannot be.
-    let told = async {
+    let message = async {
         loop {
             match watch.message().await {
                 Ok(Some(message))
@@ -95,8 +97,8 @@ async fn streams_waits_and_watches_survive_a_snapshot() {
             }
         }
     };
-    timeout(SOON, told).await.expect("a watch over gRPC is told that it missed something");
-    let told = async {
+    timeout(SOON, message).await.expect("a watch over gRPC is told that it missed something");
+    let message = async {
         loop {
             let frame = events.frame().await.expect("not without a word").unwrap().into_data().unwrap();
             let text = String::from_utf8_lossy(&frame).into_owned();
@@ -105,7 +107,7 @@ async fn streams_waits_and_watches_survive_a_snapshot() {
             }
         }
     };
-    timeout(SOON, told).await.expect("a watch over HTTP is told that it missed something");
+    timeout(SOON, message).await.expect("a watch over HTTP is told that it missed something");
 }
 
 /// It ended with OK, as if the client had said all that it wanted to say.

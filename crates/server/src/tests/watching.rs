@@ -1,4 +1,4 @@
-//! Watching over HTTP: whole revisions, resumable, and told where to start again.
+//! Watching over HTTP: whole revisions, resumable, and learns where to start again.
 
 use std::time::Duration;
 
@@ -79,7 +79,7 @@ fn kinds(messages: &[Message]) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revision_is_told_whole_and_a_watch_resumes_after_it() {
+async fn a_revision_is_sent_whole_and_a_watch_resumes_after_it() {
     let node = Node::start().await;
     let mut events = Events::open(&node, "", None).await;
     let grant = node.acquire("w/1", "a").await;
@@ -114,7 +114,7 @@ async fn the_end_and_the_next_grant_are_one_revision() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_prefix_hears_only_of_its_own() {
+async fn a_prefix_receives_only_its_own_events() {
     let node = Node::start().await;
     let mut events = Events::open(&node, "?prefix=mine/", None).await;
     node.acquire("yours/1", "a").await;
@@ -139,7 +139,7 @@ async fn a_revision_that_is_not_there_is_refused() {
 
 /// The log of events is bounded in bytes, so enough large values push old revisions out.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watcher_that_comes_too_late_is_told_where_to_start() {
+async fn a_watcher_that_comes_too_late_learns_where_to_start() {
     let node = Node::start().await;
     let value = "v".repeat(64 << 10);
     let mut slow = Events::open(&node, "", None).await;
@@ -151,14 +151,14 @@ async fn a_watcher_that_comes_too_late_is_told_where_to_start() {
     let mut again = Events::open(&node, &format!("?from={restart}"), None).await;
     assert_eq!(again.revision().await.0, restart, "nothing of what is left is missed");
 
-    // One that did not keep up hears the same as its last message.
-    let told = loop {
+    // One that did not keep up gets the same as its last message.
+    let message = loop {
         let message = slow.next().await.expect("the stream ends with the reason");
         if message.event == "error" {
             break message;
         }
     };
-    assert_eq!(told.data["error"]["code"], "too_old");
+    assert_eq!(message.data["error"]["code"], "too_old");
     assert!(slow.next().await.is_none());
 }
 

@@ -13,19 +13,19 @@ pub(super) const HOST: HostId = 98;
 const KEPT_BYTES_MAX: usize = 32 << 10;
 
 /// What was said along a stream so far, and to whom.
-pub(super) struct Heard {
+pub(super) struct Recording {
     address: String,
     packets: Vec<Vec<u8>>,
     bytes: usize,
     full: bool,
 }
 
-impl Heard {
-    pub(super) fn new(address: String) -> Heard {
-        Heard { address, packets: Vec::new(), bytes: 0, full: false }
+impl Recording {
+    pub(super) fn new(address: String) -> Recording {
+        Recording { address, packets: Vec::new(), bytes: 0, full: false }
     }
 
-    pub(super) fn hear(&mut self, packet: &[u8]) {
+    pub(super) fn receive(&mut self, packet: &[u8]) {
         self.full |= self.bytes + packet.len() > KEPT_BYTES_MAX;
         if !self.full {
             self.bytes += packet.len();
@@ -35,10 +35,11 @@ impl Heard {
 }
 
 impl Inside {
-    /// Who would hear what was said along a pipe, if it were said again.
-    fn would_hear(&self, index: usize) -> Option<(HostId, u64)> {
-        let heard = self.pipes[index].heard.as_ref().filter(|heard| !heard.packets.is_empty())?;
-        let listening = self.listening.get(&heard.address)?;
+    /// Who would receive what was sent along a pipe, if it were sent again.
+    fn would_receive(&self, index: usize) -> Option<(HostId, u64)> {
+        let recording =
+            self.pipes[index].recording.as_ref().filter(|recording| !recording.packets.is_empty())?;
+        let listening = self.listening.get(&recording.address)?;
         Some((listening.host, listening.life)).filter(|at| self.alive(*at))
     }
 }
@@ -60,15 +61,16 @@ impl Net {
         let spares = |host| spared.contains(&host);
         let all: Vec<(usize, (HostId, u64))> = (0..inside.pipes.len())
             .filter(|index| !spares(inside.pipes[*index].from.0))
-            .filter_map(|index| Some((index, inside.would_hear(index)?)))
+            .filter_map(|index| Some((index, inside.would_receive(index)?)))
             .collect();
         if all.is_empty() {
             return None;
         }
         let (index, to) = *inside.dice.pick(&all);
         let from = inside.pipes[index].from.0;
-        let heard = inside.pipes[index].heard.as_ref().expect("it was just found");
-        let (address, packets, bytes) = (heard.address.clone(), heard.packets.clone(), heard.bytes);
+        let recording = inside.pipes[index].recording.as_ref().expect("it was just found");
+        let (address, packets, bytes) =
+            (recording.address.clone(), recording.packets.clone(), recording.bytes);
         let life = inside.machines[&HOST].life;
         let (ours, theirs) = inside.make(self, (HOST, life), to);
         let out = ours.out;

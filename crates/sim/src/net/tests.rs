@@ -12,7 +12,7 @@ struct World {
     net: Net,
     server: Option<Process>,
     client: Process,
-    heard: Arc<Mutex<Vec<String>>>,
+    received: Arc<Mutex<Vec<String>>>,
 }
 
 const ADDRESS: &str = "10.0.0.1:9";
@@ -37,10 +37,10 @@ impl World {
         let net = Net::new(Dice::new(7));
         let server = serve(&net, 0);
         let port = net.process(2);
-        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
-        let hears = heard.clone();
+        let received: Arc<Mutex<Vec<String>>> = Arc::default();
+        let receiving = received.clone();
         let client = Process::start(0, 0, 2, move |_| async move {
-            let say = |what: String| hears.lock().unwrap().push(what);
+            let say = |what: String| receiving.lock().unwrap().push(what);
             loop {
                 let mut stream = match port.connect(ADDRESS).await {
                     Ok(stream) => stream,
@@ -71,7 +71,7 @@ impl World {
                 }
             }
         });
-        World { net, server: Some(server), client, heard }
+        World { net, server: Some(server), client, received }
     }
 
     fn run(&mut self, from: Tick, until: Tick) {
@@ -84,8 +84,8 @@ impl World {
         }
     }
 
-    fn heard(&self) -> Vec<String> {
-        std::mem::take(&mut self.heard.lock().unwrap())
+    fn received(&self) -> Vec<String> {
+        std::mem::take(&mut self.received.lock().unwrap())
     }
 }
 
@@ -93,10 +93,10 @@ impl World {
 fn what_is_written_arrives_in_order() {
     let mut world = World::new();
     world.run(0, 300);
-    let heard = world.heard();
-    assert!(heard.len() > 10, "{heard:?}");
-    let numbers: Vec<String> = (0..heard.len()).map(|number| number.to_string()).collect();
-    assert_eq!(heard, numbers);
+    let received = world.received();
+    assert!(received.len() > 10, "{received:?}");
+    let numbers: Vec<String> = (0..received.len()).map(|number| number.to_string()).collect();
+    assert_eq!(received, numbers);
 }
 
 #[test]
@@ -105,29 +105,29 @@ fn a_cut_loses_nothing_that_is_sent_again() {
     world.run(0, 100);
     world.net.cut(2, 1, true);
     world.run(100, 110);
-    let before = world.heard().len();
+    let before = world.received().len();
     world.run(110, 2_000);
-    assert_eq!(world.heard(), Vec::<String>::new(), "nothing comes through a cut");
+    assert_eq!(world.received(), Vec::<String>::new(), "nothing comes through a cut");
     world.net.cut(2, 1, false);
     world.run(2_000, 4_000);
-    let heard = world.heard();
-    assert_eq!(heard[0], before.to_string(), "the stream goes on where it was");
+    let received = world.received();
+    assert_eq!(received[0], before.to_string(), "the stream goes on where it was");
 }
 
 #[test]
 fn a_killed_process_closes_its_streams_and_refuses_new_ones() {
     let mut world = World::new();
     world.run(0, 100);
-    world.heard();
+    world.received();
     world.server.take().unwrap().end(100);
     world.run(100, 400);
-    let heard = world.heard();
+    let received = world.received();
     let ends = ["closed", "broken", "ConnectionReset"];
-    assert!(heard.iter().any(|what| ends.contains(&what.as_str())), "{heard:?}");
-    assert_eq!(heard.last().map(String::as_str), Some("connect: ConnectionRefused"));
+    assert!(received.iter().any(|what| ends.contains(&what.as_str())), "{received:?}");
+    assert_eq!(received.last().map(String::as_str), Some("connect: ConnectionRefused"));
     world.server = Some(serve(&world.net, 400));
     world.run(400, 700);
-    assert!(world.heard().contains(&"0".to_owned()), "the next process is found");
+    assert!(world.received().contains(&"0".to_owned()), "the next process is found");
 }
 
 #[test]
@@ -137,17 +137,17 @@ fn a_machine_without_power_says_nothing_until_it_is_back() {
     world.net.power_off(1);
     world.server.take().unwrap().end(100);
     world.run(100, 110);
-    world.heard();
+    world.received();
     world.run(110, 5_000);
-    assert_eq!(world.heard(), Vec::<String>::new(), "nobody tells that the power went");
+    assert_eq!(world.received(), Vec::<String>::new(), "nobody tells that the power went");
     world.server = Some(serve(&world.net, 5_000));
     world.run(5_000, 5_100);
     // It waits for an answer that nobody owes it any more; only its own time limit could help, and it has none.
-    assert_eq!(world.heard(), Vec::<String>::new());
+    assert_eq!(world.received(), Vec::<String>::new());
 }
 
 #[test]
-fn what_was_said_is_said_again_from_its_beginning_and_nobody_hears_the_answers() {
+fn what_was_sent_is_sent_again_from_its_beginning_and_nobody_receives_the_answers() {
     let net = Net::new(Dice::new(7));
     net.keep_what_is_said();
     let read: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();

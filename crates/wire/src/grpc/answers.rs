@@ -2,7 +2,7 @@
 
 use tenure_core::state::Transition;
 use tenure_core::{
-    EndReason, Event, EventKind, Grant, Holding, LeaseView, Mode, Register, RenewalAnswer, RenewalNews,
+    EndReason, Event, EventKind, Grant, Holding, LeaseView, Mode, Register, RenewalAnswer, RenewalEvents,
     ResourceName, Scope, SessionNumber, SessionView, Slot, Token, WaiterView,
 };
 
@@ -171,8 +171,8 @@ pub fn register(register: &Register) -> proto::Register {
 pub fn renewed(session: SessionNumber, answer: &RenewalAnswer) -> Option<proto::Renewed> {
     match answer {
         RenewalAnswer::UnknownSession => None,
-        RenewalAnswer::Renewed { number, ttl, last_lease_revision, news } => {
-            let (noticed, ended, incomplete) = news.as_deref().map(news_parts).unwrap_or_default();
+        RenewalAnswer::Renewed { number, ttl, last_lease_revision, events } => {
+            let (noticed, ended, incomplete) = events.as_deref().map(renewal_event_parts).unwrap_or_default();
             Some(proto::Renewed {
                 session_number: session.get(),
                 number: *number,
@@ -188,19 +188,19 @@ pub fn renewed(session: SessionNumber, answer: &RenewalAnswer) -> Option<proto::
 
 /// What a session must take in before its deadline moves: leases under notice, ended ones, and whether that is
 /// not all.
-pub fn news_parts(news: &RenewalNews) -> (Vec<proto::LeaseNews>, Vec<proto::LeaseNews>, bool) {
+pub fn renewal_event_parts(events: &RenewalEvents) -> (Vec<proto::LeaseNews>, Vec<proto::LeaseNews>, bool) {
     let of = |resource: &ResourceName, token: Token, why: EndReason| proto::LeaseNews {
         resource: resource.to_string(),
         token: token.get(),
         why: end_reason(why),
         remaining_ms: None,
     };
-    let noticed = news.noticed.iter().map(|(resource, token, why, remaining)| proto::LeaseNews {
+    let noticed = events.noticed.iter().map(|(resource, token, why, remaining)| proto::LeaseNews {
         remaining_ms: Some(millis(*remaining)),
         ..of(resource, *token, *why)
     });
-    let ended = news.ended.iter().map(|(resource, token, why)| of(resource, *token, *why));
-    (noticed.collect(), ended.collect(), news.incomplete)
+    let ended = events.ended.iter().map(|(resource, token, why)| of(resource, *token, *why));
+    (noticed.collect(), ended.collect(), events.incomplete)
 }
 
 /// The message of a watch for the events of one revision, which belong together; `None` for no events.
@@ -304,7 +304,7 @@ pub fn event(kind: &EventKind) -> proto::Event {
             holder: holder.to_string(),
             paused_ms: millis(*length),
         }),
-        EventKind::TookOffice { node, term } => {
+        EventKind::BecameLeader { node, term } => {
             Kind::TookOffice(proto::TookOffice { node: *node, term: *term })
         }
         EventKind::Changed { what, how } => {

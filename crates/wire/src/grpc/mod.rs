@@ -9,7 +9,7 @@ mod status;
 mod stream;
 
 pub use answers::{
-    event, events_of, grant, grant_to_another, holding, lease, news_parts, register, renewed,
+    event, events_of, grant, grant_to_another, holding, lease, register, renewal_event_parts, renewed,
     session_summary, transition,
 };
 pub use requests::{

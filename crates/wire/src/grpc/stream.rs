@@ -123,7 +123,7 @@ pub fn answer_content(answer: &Answer) -> Content {
     }
 }
 
-/// The push that an event is to the session that it is about; `None` for events that are no news to it.
+/// The push that an event is to the session that it is about; `None` for events that do not concern it.
 /// Grants are left out: those of one acquire are pushed together, and the caller knows which they are.
 pub fn push_content(kind: &EventKind, revision: Revision) -> Option<Content> {
     use proto::event::Kind;

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use tenure_core::state::{FenceRecord, Transition as PastLease};
 use tenure_core::{
-    EndReason, FenceName, Grant, HolderName, Holding, LeaseView, RenewalAnswer, RenewalNews, ResourceName,
+    EndReason, FenceName, Grant, HolderName, Holding, LeaseView, RenewalAnswer, RenewalEvents, ResourceName,
     SessionId, SessionView, Slot, Token, WaiterView,
 };
 
@@ -85,17 +85,17 @@ impl Renewed {
     ) -> Result<Renewed, ApiError> {
         match answer {
             RenewalAnswer::UnknownSession => Err(tenure_core::Refusal::UnknownSession.into()),
-            RenewalAnswer::Renewed { number, ttl, last_lease_revision, news } => {
-                let news = news.as_deref();
+            RenewalAnswer::Renewed { number, ttl, last_lease_revision, events } => {
+                let events = events.as_deref();
                 Ok(Renewed {
                     session: session.to_string(),
                     holder: holder.map(ToString::to_string),
                     ttl_ms: millis(*ttl),
                     number: *number,
                     last_lease_revision: last_lease_revision.get(),
-                    noticed: news.map(LeaseNews::noticed).unwrap_or_default(),
-                    ended: news.map(LeaseNews::ended).unwrap_or_default(),
-                    incomplete: news.is_some_and(|news| news.incomplete),
+                    noticed: events.map(LeaseNews::noticed).unwrap_or_default(),
+                    ended: events.map(LeaseNews::ended).unwrap_or_default(),
+                    incomplete: events.is_some_and(|events| events.incomplete),
                 })
             }
         }
@@ -117,8 +117,9 @@ pub struct LeaseNews {
 }
 
 impl LeaseNews {
-    fn noticed(news: &RenewalNews) -> Vec<LeaseNews> {
-        news.noticed
+    fn noticed(events: &RenewalEvents) -> Vec<LeaseNews> {
+        events
+            .noticed
             .iter()
             .map(|(resource, token, why, remaining)| LeaseNews {
                 remaining_ms: Some(millis(*remaining)),
@@ -127,8 +128,8 @@ impl LeaseNews {
             .collect()
     }
 
-    fn ended(news: &RenewalNews) -> Vec<LeaseNews> {
-        news.ended.iter().map(|(resource, token, why)| LeaseNews::of(resource, *token, *why)).collect()
+    fn ended(events: &RenewalEvents) -> Vec<LeaseNews> {
+        events.ended.iter().map(|(resource, token, why)| LeaseNews::of(resource, *token, *why)).collect()
     }
 
     fn of(resource: &ResourceName, token: Token, why: EndReason) -> LeaseNews {
@@ -191,7 +192,7 @@ pub struct SessionSummary {
     pub open_ms: u64,
     /// How many leases it has.
     pub leases: u64,
-    /// How many acquires of it stand in line.
+    /// How many acquires of it wait in the queue.
     pub waiting: u64,
     /// Past its TTL, not yet past its hard limit.
     pub lapsed: bool,
@@ -231,7 +232,7 @@ pub struct SessionLeases {
     pub held: Vec<Granted>,
 }
 
-/// A lease as its holder is told of it.
+/// A lease as its holder sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Granted {
     /// The resource.
@@ -255,7 +256,7 @@ pub struct Granted {
     pub remaining_ms: u64,
     /// The session's TTL.
     pub ttl_ms: u64,
-    /// How long the acquire stood in line. If it is not zero, renew once before acting.
+    /// How long the acquire waited in the queue. If it is not zero, renew once before acting.
     pub waited_ms: u64,
     /// The fence set of the resource: where the token is to be installed before anything is read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -297,7 +298,7 @@ pub struct GrantedMany {
     pub holder: String,
     /// The session's TTL.
     pub ttl_ms: u64,
-    /// How long the acquire stood in line.
+    /// How long the acquire waited in the queue.
     pub waited_ms: u64,
     /// One per resource, in the order asked for.
     pub leases: Vec<Granted>,
@@ -417,7 +418,7 @@ impl From<&Holding> for Holder {
     }
 }
 
-/// One who stands in line.
+/// One who waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
     /// The session's public number.
@@ -471,9 +472,9 @@ pub struct Lease {
     pub generation: u64,
     /// What is left of the newest lease; `null` if it is free.
     pub remaining_ms: Option<u64>,
-    /// Who stands in line, the next first; the first 128 of them.
+    /// Who waits in the queue, the next first; the first 128 of them.
     pub waiters: Vec<Waiter>,
-    /// How many stand in line, shown or not.
+    /// How many wait in the queue, shown or not.
     #[serde(default)]
     pub waiting: u64,
     /// Nobody is granted it for this long, after an unclean end.

@@ -73,7 +73,7 @@ pub struct NodeStatus {
     pub client_address: String,
     /// `leader`, `follower`, `learner` or `candidate`.
     pub role: String,
-    /// Whether the node that answers hears it.
+    /// Whether the node that answers can reach it.
     pub reachable: bool,
     /// The last log index that it is known to have.
     pub last_log: Option<u64>,
@@ -112,7 +112,7 @@ pub struct ClusterStatus {
     pub sessions: u64,
     /// How many resources are held, waited for, resting or pinned.
     pub leases: u64,
-    /// How many acquires stand in line.
+    /// How many acquires wait in the queue.
     pub waiters: u64,
     /// The hash of the state at log index `applied`, if it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,7 +124,7 @@ pub struct ClusterStatus {
     pub restoring_ms: Option<u64>,
     /// The format version that the cluster has agreed on.
     pub format: u32,
-    /// The version that an upgrade would raise it to, if every member was heard to know it.
+    /// The version that an upgrade would raise it to, if every member was received to know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format_next: Option<u32>,
 }

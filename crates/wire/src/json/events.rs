@@ -1,7 +1,7 @@
 //! Events as JSON: one object each, with its revision, its calendar time and its kind.
 //!
 //! Over server-sent events each is a message whose `event:` is its kind. Only the last one of a revision carries
-//! `id:`, so that a watcher cut off in the middle of a revision is told the whole of it again.
+//! `id:`, so that a watcher cut off in the middle of a revision gets the whole of it again.
 
 use serde::{Deserialize, Serialize};
 use tenure_core::Slot;
@@ -81,9 +81,9 @@ pub enum EventKind {
         remaining_ms: u64,
         reason: Option<String>,
     },
-    /// An acquire stands in line.
+    /// An acquire waits in the queue.
     Queued { resource: String, session_number: u64, holder: String, number: Option<u64> },
-    /// An acquire left the line without a grant.
+    /// An acquire left the queue without a grant.
     Unqueued { resource: String, session_number: u64, holder: String, number: Option<u64>, why: String },
     /// A register was written.
     Put {
@@ -113,8 +113,9 @@ pub enum EventKind {
     Refused { scope: String, fence: String, presented: u64, seen: u64, count: u32 },
     /// A holder reported that it had been paused.
     Paused { session_number: u64, holder: String, paused_ms: u64 },
-    /// A leader took office.
-    TookOffice { node: u64, term: u64 },
+    /// A node became leader.
+    #[serde(rename = "took_office")]
+    BecameLeader { node: u64, term: u64 },
     /// An administrator changed something about a resource or register.
     Changed { what: String, how: String },
 }
@@ -137,7 +138,7 @@ impl EventKind {
             EventKind::Armed { .. } => "armed",
             EventKind::Refused { .. } => "refused",
             EventKind::Paused { .. } => "paused",
-            EventKind::TookOffice { .. } => "took_office",
+            EventKind::BecameLeader { .. } => "took_office",
             EventKind::Changed { .. } => "changed",
         }
     }
@@ -245,7 +246,7 @@ impl From<&tenure_core::EventKind> for EventKind {
                 holder: holder.to_string(),
                 paused_ms: millis(*length),
             },
-            Core::TookOffice { node, term } => EventKind::TookOffice { node: *node, term: *term },
+            Core::BecameLeader { node, term } => EventKind::BecameLeader { node: *node, term: *term },
             Core::Changed { what, how } => {
                 EventKind::Changed { what: what.to_string(), how: (*how).to_string() }
             }

@@ -101,14 +101,17 @@ mod tests {
             "remaining_ms": 8_900, "ttl_ms": 9_500, "held_ms": 61_000,
         }]));
         let view = KubernetesLease::of(&held, WallTime::from_unix_millis(1_767_225_599_123));
-        let told = serde_json::to_value(view).expect("text and numbers");
+        let shown = serde_json::to_value(view).expect("text and numbers");
         let spec = serde_json::json!({
             "holderIdentity": "node-a", "leaseDurationSeconds": 10, "acquireTime": "2025-12-31T23:58:58.123000Z",
             "renewTime": "2025-12-31T23:59:58.523000Z", "leaseTransitions": 2,
         });
-        assert_eq!(told["spec"], spec);
-        assert_eq!(told["metadata"]["annotations"]["tenure/token"], "7");
-        assert_eq!((&told["apiVersion"], &told["kind"]), (&"coordination.k8s.io/v1".into(), &"Lease".into()));
+        assert_eq!(shown["spec"], spec);
+        assert_eq!(shown["metadata"]["annotations"]["tenure/token"], "7");
+        assert_eq!(
+            (&shown["apiVersion"], &shown["kind"]),
+            (&"coordination.k8s.io/v1".into(), &"Lease".into())
+        );
     }
 
     #[test]

@@ -117,7 +117,7 @@ impl CloseSession {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seen {
-    /// The holder has taken in its news up to this revision.
+    /// The holder has taken in its events up to this revision.
     pub revision: u64,
 }
 
@@ -143,7 +143,7 @@ impl Paused {
     }
 }
 
-/// How long to stand in line: milliseconds, or `"forever"` for as long as the session lives.
+/// How long to wait in the queue: milliseconds, or `"forever"` for as long as the session lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum WaitMs {
@@ -195,7 +195,7 @@ pub struct Acquire {
     /// What, where the path does not name it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<Vec<String>>,
-    /// How long to stand in line; without it, not at all.
+    /// How long to wait in the queue; without it, not at all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_ms: Option<WaitMs>,
     /// How long this request stays open while the acquire is queued; then it is answered 202 `queued`, and the same
@@ -214,7 +214,7 @@ pub struct Acquire {
     /// Past the TTL the session lapses instead of ending, until this long after its last renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hard_limit_ms: Option<u64>,
-    /// Higher goes first in line.
+    /// Higher goes first in the queue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<i32>,
     /// A further acquire by the session that holds the resource is counted instead of refused.

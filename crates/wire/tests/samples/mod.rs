@@ -125,7 +125,7 @@ pub fn commands() -> Vec<Command> {
         Command::SetKind { resource: name("a"), kind: Some(KindSetting::Semaphore(4)) },
         Command::SetKind { resource: name("a"), kind: Some(KindSetting::Lock) },
         Command::Rebind { key: name("config"), guard: Some(scope("a", None)) },
-        Command::TookOffice { node: 2, term: 5 },
+        Command::BecameLeader { node: 2, term: 5 },
         Command::Configure(Box::new(Settings { cluster: [0xc1; 16], limits: limits() })),
         Command::PublishKey { node: 2, kid: "2-1".into(), key: [0xed; 32] },
         Command::WithdrawKey { kid: "2-1".into() },
@@ -173,7 +173,7 @@ pub fn kind_of(command: &Command) -> usize {
         Command::RemoveFence { .. } => 13,
         Command::SetKind { .. } => 14,
         Command::Rebind { .. } => 15,
-        Command::TookOffice { .. } => 16,
+        Command::BecameLeader { .. } => 16,
         Command::Configure(_) => 17,
         Command::PublishKey { .. } => 18,
         Command::WithdrawKey { .. } => 19,
@@ -329,8 +329,8 @@ pub fn fence_record() -> FenceRecord {
         armed: BTreeMap::from([(None, token(17)), (Some(Slot::new(2)), token(16))]),
         refused: 40,
         refused_wall: wall(2_000),
-        untold: 3,
-        told_at: Some(time(12_000_000)),
+        unreported: 3,
+        reported_at: Some(time(12_000_000)),
     }
 }
 
@@ -392,21 +392,21 @@ pub fn state() -> State {
                 number: 300,
                 last_lease_revision: Revision::new(118),
                 lapsed: full,
-                has_news: full,
+                has_events: full,
             },
         );
         let more = SessionMore {
             waiters: BTreeSet::from([WaiterNumber(4)]),
             ephemerals: BTreeSet::from([RegisterNumber(1)]),
-            news: VecDeque::from([EndedNews {
+            events: VecDeque::from([EndedLease {
                 revision: Revision::new(110),
                 resource: name("lost"),
                 token: token(12),
                 why: EndReason::HeldTooLong,
             }]),
-            news_lost: true,
+            ended_lost: true,
             hard_limit: Some(millis(30_000)),
-            pause_told_at: Some(time(12_000_000)),
+            pause_reported_at: Some(time(12_000_000)),
         };
         state.sessions.insert(
             key,
@@ -578,7 +578,7 @@ pub fn events() -> Vec<EventKind> {
             count: 40,
         },
         EventKind::Paused { session, holder: holder(), length: millis(3_000) },
-        EventKind::TookOffice { node: 2, term: 5 },
+        EventKind::BecameLeader { node: 2, term: 5 },
         EventKind::Changed { what: "settlement/cron".into(), how: "kind set" },
     ]
 }

@@ -336,13 +336,13 @@ pub fn refusal() -> BoxedStrategy<Refusal> {
 
 fn pulse() -> impl Strategy<Value = Pulse> {
     (time(), duration(), number(), revision(), any::<bool>(), any::<bool>()).prop_map(
-        |(deadline, ttl, number, last_lease_revision, lapsed, has_news)| Pulse {
+        |(deadline, ttl, number, last_lease_revision, lapsed, has_events)| Pulse {
             deadline,
             ttl: ttl.into(),
             number,
             last_lease_revision,
             lapsed,
-            has_news,
+            has_events,
         },
     )
 }
@@ -369,20 +369,19 @@ fn remembered() -> impl Strategy<Value = Remembered> {
 }
 
 fn session_record() -> impl Strategy<Value = Session> {
-    let news = (revision(), resource(), token(), why())
-        .prop_map(|(revision, resource, token, why)| EndedNews { revision, resource, token, why });
-    let more =
-        (
-            btree_set(number().prop_map(WaiterNumber), 0..3),
-            btree_set(number().prop_map(RegisterNumber), 0..3),
-            vec_deque(news, 0..3),
-            any::<bool>(),
-            of(duration()),
-            of(time()),
-        )
-            .prop_map(|(waiters, ephemerals, news, news_lost, hard_limit, pause_told_at)| {
-                SessionMore { waiters, ephemerals, news, news_lost, hard_limit, pause_told_at }
-            });
+    let events = (revision(), resource(), token(), why())
+        .prop_map(|(revision, resource, token, why)| EndedLease { revision, resource, token, why });
+    let more = (
+        btree_set(number().prop_map(WaiterNumber), 0..3),
+        btree_set(number().prop_map(RegisterNumber), 0..3),
+        vec_deque(events, 0..3),
+        any::<bool>(),
+        of(duration()),
+        of(time()),
+    )
+        .prop_map(|(waiters, ephemerals, events, ended_lost, hard_limit, pause_reported_at)| {
+            SessionMore { waiters, ephemerals, events, ended_lost, hard_limit, pause_reported_at }
+        });
     let answers = (number(), vec((number(), remembered()), 0..3))
         .prop_map(|(floor, remembered)| Answers { floor, remembered: remembered.into() });
     (
@@ -468,12 +467,12 @@ fn resource_record() -> impl Strategy<Value = Resource> {
             },
         );
     let fence_record = (btree_map(of(slot()), token(), 0..3), number(), wall(), number(), of(time()))
-        .prop_map(|(armed, refused, refused_wall, untold, told_at)| FenceRecord {
+        .prop_map(|(armed, refused, refused_wall, unreported, reported_at)| FenceRecord {
             armed,
             refused,
             refused_wall,
-            untold,
-            told_at,
+            unreported,
+            reported_at,
         });
     let more = (
         btree_set(place, 0..3),
@@ -538,25 +537,25 @@ fn register_record() -> impl Strategy<Value = RegisterRecord> {
 }
 
 /// Records under keys, spread so that several fall on one board and several do not.
-fn shelf<K: Key + std::fmt::Debug, T: Clone + std::fmt::Debug>(
+fn map<K: Key + std::fmt::Debug, T: Clone + std::fmt::Debug>(
     record: impl Strategy<Value = T>,
-) -> impl Strategy<Value = Shelf<K, T>> {
+) -> impl Strategy<Value = CowMap<K, T>> {
     btree_map(0..500u64, record, 0..5).prop_map(filled)
 }
 
-fn filled<K: Key, T: Clone>(records: BTreeMap<u64, T>) -> Shelf<K, T> {
-    let mut shelf = Shelf::default();
-    records.into_iter().for_each(|(key, record)| shelf.insert(K::from_number(key), record));
-    shelf
+fn filled<K: Key, T: Clone>(records: BTreeMap<u64, T>) -> CowMap<K, T> {
+    let mut map = CowMap::default();
+    records.into_iter().for_each(|(key, record)| map.insert(K::from_number(key), record));
+    map
 }
 
 pub fn state() -> impl Strategy<Value = State> {
     let numbers = (any::<[u8; 16]>(), time(), wall(), revision(), number(), time());
-    let shelves = (
+    let maps = (
         btree_map(0..500u64, (pulse(), session_record()), 0..5),
-        shelf(resource_record()),
-        shelf(waiter_record()),
-        shelf(register_record()),
+        map(resource_record()),
+        map(waiter_record()),
+        map(register_record()),
     );
     let keys = btree_map(
         text(),
@@ -576,9 +575,9 @@ pub fn state() -> impl Strategy<Value = State> {
     });
     let used_nonces =
         vec_deque((nonce(), time()).prop_map(|(nonce, since)| UsedNonce { nonce, since }), 0..3);
-    (numbers, shelves, keys, used_nonces, totals).prop_map(
-        |((cluster, time, wall, revision, last_token, grants_from), shelves, keys, used_nonces, totals)| {
-            let (sessions, resources, waiters, registers) = shelves;
+    (numbers, maps, keys, used_nonces, totals).prop_map(
+        |((cluster, time, wall, revision, last_token, grants_from), maps, keys, used_nonces, totals)| {
+            let (sessions, resources, waiters, registers) = maps;
             let (pulses, sessions): (BTreeMap<_, _>, BTreeMap<_, _>) =
                 sessions.into_iter().map(|(key, (pulse, session))| ((key, pulse), (key, session))).unzip();
             State {
@@ -610,8 +609,8 @@ pub fn state() -> impl Strategy<Value = State> {
 /// A state has no equality of its own; its parts have.
 pub fn assert_equal(a: &State, b: &State) {
     fn same<K: Key + std::fmt::Debug + PartialEq, T: Clone + PartialEq + std::fmt::Debug>(
-        a: &Shelf<K, T>,
-        b: &Shelf<K, T>,
+        a: &CowMap<K, T>,
+        b: &CowMap<K, T>,
     ) {
         assert_eq!(a.iter().collect::<Vec<_>>(), b.iter().collect::<Vec<_>>());
         assert_eq!(a.len(), b.len());

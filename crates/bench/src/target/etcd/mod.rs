@@ -210,7 +210,7 @@ impl Store for Etcd {
         let first = WatchRequest { create: Some(create) };
         let (questions, mut answers) = wire.converse::<_, WatchResponse>(WATCH, Some(first)).await?;
         answers.message().await?;
-        let (heard, receiver) = mpsc::unbounded_channel();
+        let (sender, receiver) = mpsc::unbounded_channel();
         tokio::spawn(async move {
             let _open = (wire, questions);
             while let Ok(Some(answer)) = answers.message().await {
@@ -219,7 +219,7 @@ impl Store for Etcd {
                     // The resource is what stands before the lease's number.
                     let key = String::from_utf8_lossy(&key).into_owned();
                     let resource = key.rsplit_once('/').map_or(key.as_str(), |(resource, _)| resource);
-                    if heard.send(resource.to_owned()).is_err() {
+                    if sender.send(resource.to_owned()).is_err() {
                         return;
                     }
                 }
@@ -242,7 +242,7 @@ pub struct EtcdSession {
     keep_alive: Option<KeepAlive>,
 }
 
-/// A key in the line of a lock.
+/// A key in the queue of a lock.
 pub struct Place {
     prefix: Vec<u8>,
     key: Vec<u8>,

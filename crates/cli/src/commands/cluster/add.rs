@@ -12,8 +12,8 @@ use tenure_client::proto::cluster_client::ClusterClient;
 
 use crate::commands::serve::Peers;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::words::and;
 
 const EXAMPLES: &str = "\
@@ -70,7 +70,7 @@ impl FromStr for NewNode {
 }
 
 /// Adds them, and returns when they vote.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let numbers: Vec<u64> = args.nodes.iter().map(|node| node.node).collect();
     let named = named(&numbers);
     let send = |channel, request| async move { ClusterClient::new(channel).add(request).await };
@@ -157,13 +157,13 @@ async fn beside<T>(first: impl Future<Output = T>, other: impl Future<Output = (
 /// Tells how far the newcomers are whenever that has changed. Whoever cannot be asked is asked again: the
 /// command itself says what went wrong.
 async fn progress(numbers: &[u64], context: &Context<'_>) {
-    let mut told = BTreeMap::new();
+    let mut report = BTreeMap::new();
     let send = |channel, request| async move { ClusterClient::new(channel).status(request).await };
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let Ok(status) = context.read(proto::ClusterStatusRequest::default(), send).await else { continue };
         for (node, line) in lines(&status, numbers) {
-            if told.insert(node, line.clone()) != Some(line.clone()) {
+            if report.insert(node, line.clone()) != Some(line.clone()) {
                 context.output.talk(&line);
             }
         }

@@ -12,8 +12,8 @@ use tenure_client::proto::cluster_client::ClusterClient;
 use tenure_wire::BackupHead;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,7 +27,7 @@ const BEGIN_WITHIN: Duration = Duration::from_secs(30);
 /// How long any further piece may take.
 const PIECE_WITHIN: Duration = Duration::from_secs(60);
 /// Progress is told after so many bytes.
-const TOLD_EVERY: u64 = 64 << 20;
+const REPORT_EVERY: u64 = 64 << 20;
 
 /// Write everything the cluster knows into a file, while it serves
 #[derive(Debug, clap::Args)]
@@ -42,7 +42,7 @@ pub struct Args {
 }
 
 /// Takes the backup.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let partial = partial(&args.file);
     let request = proto::BackupRequest { stale: args.stale };
     let taken = take(&args.file, &partial, request, context).await;
@@ -76,14 +76,14 @@ async fn take(
     partial: &Path,
     request: proto::BackupRequest,
     context: &Context<'_>,
-) -> Result<(BackupHead, u64), Failure> {
+) -> Result<(BackupHead, u64), CommandError> {
     let mut output = BufWriter::new(File::create(partial).map_err(|error| failed(partial, &error))?);
     let send = |channel, request| async move { ClusterClient::new(channel).backup(request).await };
     let mut pieces = context.operate(request, BEGIN_WITHIN, send).await?;
     let mut bytes = 0;
     loop {
         let broken = |why: String| {
-            Failure::said(Exit::Unreachable, format!("the backup broke off after {bytes} bytes: {why}"))
+            CommandError::said(Exit::Unreachable, format!("the backup broke off after {bytes} bytes: {why}"))
         };
         let piece = tokio::time::timeout(PIECE_WITHIN, pieces.message())
             .await
@@ -93,7 +93,7 @@ async fn take(
         output.write_all(&piece).map_err(|error| failed(partial, &error))?;
         let before = bytes;
         bytes += piece.len() as u64;
-        if before / TOLD_EVERY != bytes / TOLD_EVERY {
+        if before / REPORT_EVERY != bytes / REPORT_EVERY {
             context.output.talk(&format!("{} MiB …", bytes >> 20));
         }
     }
@@ -104,11 +104,11 @@ async fn take(
 }
 
 /// Reads the file back, as a restore would: a stream that ended early looks like any other file.
-fn check(file: &Path) -> Result<BackupHead, Failure> {
+fn check(file: &Path) -> Result<BackupHead, CommandError> {
     let mut input = BufReader::new(File::open(file).map_err(|error| failed(file, &error))?);
     let read = tenure_wire::read_backup(&mut input);
     read.map(|(head, _)| head)
-        .map_err(|error| Failure::said(Exit::Other, format!("what arrived is no whole backup: {error}")))
+        .map_err(|error| CommandError::said(Exit::Other, format!("what arrived is no whole backup: {error}")))
 }
 
 /// The name under which a backup is written until it is whole.
@@ -118,6 +118,6 @@ fn partial(file: &Path) -> PathBuf {
     file.with_file_name(name)
 }
 
-fn failed(file: &Path, error: &io::Error) -> Failure {
-    Failure::said(Exit::Other, format!("{} cannot be written: {error}", file.display()))
+fn failed(file: &Path, error: &io::Error) -> CommandError {
+    CommandError::said(Exit::Other, format!("{} cannot be written: {error}", file.display()))
 }

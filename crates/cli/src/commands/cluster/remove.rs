@@ -7,8 +7,8 @@ use tenure_client::proto;
 use tenure_client::proto::cluster_client::ClusterClient;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,7 +30,7 @@ pub struct Args {
 }
 
 /// Removes it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let node = args.node;
     let request = proto::NodeRemoveRequest { node };
     let send = |channel, request| async move { ClusterClient::new(channel).remove(request).await };

@@ -13,8 +13,8 @@ use tenure_wire::BackupHead;
 
 use crate::args::parse_token;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::words::span;
 
 const EXAMPLES: &str = "\
@@ -50,7 +50,7 @@ pub struct Args {
 }
 
 /// Restores it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let (head, bytes) = read(&args.file)?;
     let Some(token_floor) = args.token_floor else { return Err(no_floor(&head)) };
     let send = |channel, bytes: Vec<u8>| async move {
@@ -80,17 +80,17 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
 }
 
 /// Reads the file, and looks at it before anybody is asked: a damaged one is told of here.
-fn read(file: &Path) -> Result<(BackupHead, Vec<u8>), Failure> {
+fn read(file: &Path) -> Result<(BackupHead, Vec<u8>), CommandError> {
     let unreadable =
-        |why: String| Failure::said(Exit::Other, format!("{} cannot be read: {why}", file.display()));
+        |why: String| CommandError::said(Exit::Other, format!("{} cannot be read: {why}", file.display()));
     let bytes = std::fs::read(file).map_err(|error| unreadable(error.to_string()))?;
     let (head, _) =
         tenure_wire::read_backup(&mut bytes.as_slice()).map_err(|error| unreadable(error.to_string()))?;
     Ok((head, bytes))
 }
 
-fn no_floor(head: &BackupHead) -> Failure {
-    Failure::with_hint(
+fn no_floor(head: &BackupHead) -> CommandError {
+    CommandError::with_hint(
         Exit::Usage,
         format!(
             "--token-floor is missing: the backup knows tokens up to {}, but not those that were issued after it",

@@ -7,8 +7,8 @@ use tenure_client::proto::cluster_client::ClusterClient;
 use tenure_wire::json;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::shapes;
 
 const NOTES: &str = "\
@@ -27,7 +27,7 @@ const WITHIN: Duration = Duration::from_secs(15);
 pub struct Args {}
 
 /// Raises the agreed version, and says from what to what.
-pub async fn run(Args {}: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(Args {}: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let send = |channel, request| async move { ClusterClient::new(channel).upgrade(request).await };
     let answer = context.operate(proto::UpgradeRequest {}, WITHIN, send).await?;
     let shape = json::Upgraded { from: answer.from, to: answer.to };

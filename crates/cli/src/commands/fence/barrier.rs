@@ -12,8 +12,8 @@ use super::database::Patience;
 use super::{coverage, database};
 use crate::args::default_holder;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -35,7 +35,7 @@ pub struct Args {
 }
 
 /// Takes the token, then installs it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     // Connected first: a token that cannot be installed shuts nobody out.
     let patience = Patience::new(context.timeout());
     let mut databases = Vec::new();
@@ -45,7 +45,8 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     let request = proto::BarrierRequest { resource: args.resource.to_string() };
     let send = |channel, request| async move { LeasesClient::new(channel).barrier(request).await };
     let token = context.change(request, send).await?.token;
-    let installed = Token::try_from(token).map_err(|error| Failure::said(Exit::Other, error.to_string()))?;
+    let installed =
+        Token::try_from(token).map_err(|error| CommandError::said(Exit::Other, error.to_string()))?;
     let scope = Scope { resource: args.resource.clone(), slot: None };
     let takeover = Takeover::unchecked(scope, installed, default_holder());
     for database in &databases {
@@ -60,8 +61,8 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     let known = coverage::all(args.resource.as_str(), context).await?;
     let known = known.iter().filter(|fence| fence.resource == args.resource.as_str());
     let known: Vec<&str> = known.map(|fence| fence.fence.as_str()).collect();
-    let told = || json!({"resource": args.resource.to_string(), "token": token, "databases": databases.len(), "fences": known});
-    context.output.tell(told, |_| {
+    let report = || json!({"resource": args.resource.to_string(), "token": token, "databases": databases.len(), "fences": known});
+    context.output.tell(report, |_| {
         let mut lines = vec![format!(
             "token {token} was taken for nobody: every earlier one of {} is stale",
             args.resource

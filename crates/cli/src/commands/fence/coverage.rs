@@ -5,8 +5,8 @@ use tenure_client::proto;
 use tenure_client::proto::fences_client::FencesClient;
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::Form;
 use crate::render::table::Table;
 
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 /// Lists them.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let fences = all(&args.prefix, context).await?;
     if context.output.is_json() {
         for fence in &fences {
@@ -46,7 +46,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
 }
 
 /// All fences below a prefix, page by page.
-pub async fn all(prefix: &str, context: &Context<'_>) -> Result<Vec<proto::FenceView>, Failure> {
+pub async fn all(prefix: &str, context: &Context<'_>) -> Result<Vec<proto::FenceView>, CommandError> {
     let mut all = Vec::new();
     let mut after = String::new();
     loop {

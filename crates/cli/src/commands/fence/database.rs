@@ -9,8 +9,8 @@ use tokio_postgres::{CancelToken, Client, Config, NoTls};
 
 use tenure_wire::words::span;
 
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 /// How long a database may take to take in a request to cancel.
 const CANCEL_WITHIN: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub struct Args {
 
 impl Args {
     /// Connects; the connection lives as long as this process.
-    pub async fn connect(&self, patience: Patience) -> Result<Client, Failure> {
+    pub async fn connect(&self, patience: Patience) -> Result<Client, CommandError> {
         connect(&self.database, patience).await
     }
 }
@@ -58,12 +58,12 @@ impl Patience {
         self,
         cancel: CancelToken,
         step: impl Future<Output = Result<T, FenceError>>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, CommandError> {
         let unanswered = match tokio::time::timeout(self.left(), step).await {
             Ok(Ok(done)) => return Ok(done),
             Ok(Err(error @ FenceError::Unknown { .. })) => refused(error),
             Ok(Err(error)) => return Err(refused(error)),
-            Err(_) => Failure::with_hint(
+            Err(_) => CommandError::with_hint(
                 Exit::Unreachable,
                 format!("the database did not answer within {}", span(self.timeout)),
                 "a transaction inside may keep it waiting, a prepared one too (pg_prepared_xacts); see --timeout",
@@ -75,14 +75,14 @@ impl Patience {
 }
 
 /// Connects to one database.
-pub async fn connect(config: &Config, patience: Patience) -> Result<Client, Failure> {
+pub async fn connect(config: &Config, patience: Patience) -> Result<Client, CommandError> {
     let mut config = config.clone();
     if config.get_connect_timeout().is_none() {
         config.connect_timeout(patience.left());
     }
     config.application_name("tenure fence");
     let (client, connection) = config.connect(NoTls).await.map_err(|error| {
-        Failure::with_hint(
+        CommandError::with_hint(
             Exit::Unreachable,
             format!("the database cannot be reached: {}", whole(&error)),
             "name it with --database, such as postgres://postgres@localhost/ledger",
@@ -96,7 +96,7 @@ pub async fn connect(config: &Config, patience: Patience) -> Result<Client, Fail
 }
 
 /// What a fence said no to.
-pub fn refused(error: FenceError) -> Failure {
+pub fn refused(error: FenceError) -> CommandError {
     let exit = match &error {
         FenceError::Stale(_) => Exit::Stale,
         FenceError::Unavailable { .. } | FenceError::Unknown { .. } => Exit::Unreachable,
@@ -104,12 +104,14 @@ pub fn refused(error: FenceError) -> Failure {
     };
     let missing = whole(&error).contains("tenure_fence");
     match (&error, missing) {
-        (FenceError::Refused { .. }, true) if whole(&error).contains("does not exist") => Failure::with_hint(
-            Exit::NotFound,
-            "there is no fence in this database",
-            "put one there with `tenure fence install TABLE… --resource R --role ROLE`",
-        ),
-        _ => Failure::said(exit, whole(&error)),
+        (FenceError::Refused { .. }, true) if whole(&error).contains("does not exist") => {
+            CommandError::with_hint(
+                Exit::NotFound,
+                "there is no fence in this database",
+                "put one there with `tenure fence install TABLE… --resource R --role ROLE`",
+            )
+        }
+        _ => CommandError::said(exit, whole(&error)),
     }
 }
 
@@ -118,16 +120,16 @@ fn whole(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(deeper) = cause {
-        let told = match deeper.downcast_ref::<tokio_postgres::Error>().and_then(|error| error.as_db_error())
-        {
-            Some(said) => match said.hint() {
-                Some(hint) => format!("{}\n  {hint}", said.message()),
-                None => said.message().to_owned(),
-            },
-            None => deeper.to_string(),
-        };
-        if !text.contains(&told) {
-            text = format!("{text}: {told}");
+        let message =
+            match deeper.downcast_ref::<tokio_postgres::Error>().and_then(|error| error.as_db_error()) {
+                Some(said) => match said.hint() {
+                    Some(hint) => format!("{}\n  {hint}", said.message()),
+                    None => said.message().to_owned(),
+                },
+                None => deeper.to_string(),
+            };
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
         }
         cause = deeper.source();
     }

@@ -6,8 +6,8 @@ use tenure_client::proto::fences_client::FencesClient;
 use tenure_core::{FenceName, ResourceName};
 
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -27,14 +27,14 @@ pub struct Args {
 }
 
 /// Takes it out.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let Args { resource, fence } = args;
     let request = proto::FenceRemoveRequest { resource: resource.to_string(), fence: fence.to_string() };
     let send = |channel, request| async move { FencesClient::new(channel).remove(request).await };
     context.change(request, send).await?;
-    let told = || json!({"resource": resource.to_string(), "fence": fence.to_string(), "known": false});
+    let report = || json!({"resource": resource.to_string(), "fence": fence.to_string(), "known": false});
     context
         .output
-        .tell(told, |_| format!("{resource} has no fence {fence} any more: nobody waits for it"))?;
+        .tell(report, |_| format!("{resource} has no fence {fence} any more: nobody waits for it"))?;
     Ok(Exit::Done)
 }

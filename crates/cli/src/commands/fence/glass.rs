@@ -6,8 +6,8 @@ use tenure_fence::postgres::enforce;
 
 use super::database::{self, Patience};
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -37,13 +37,13 @@ pub struct Args {
 }
 
 /// Runs it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let patience = Patience::new(context.timeout());
     let mut client = args.database.connect(patience).await?;
     let cancel = client.cancel_token();
     let writing = enforce::break_glass(&mut client, &args.scope, &args.reason, &args.sql, patience.left());
     patience.spend(cancel, writing).await?;
-    let told = || json!({"resource": args.scope.to_string(), "committed": true});
-    context.output.tell(told, |_| format!("done past the guard of {}, and written down", args.scope))?;
+    let report = || json!({"resource": args.scope.to_string(), "committed": true});
+    context.output.tell(report, |_| format!("done past the guard of {}, and written down", args.scope))?;
     Ok(Exit::Done)
 }

@@ -6,8 +6,8 @@ use tenure_fence::postgres::enforce::{self, Install};
 
 use super::database;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::words::count;
 
 const EXAMPLES: &str = "\
@@ -40,16 +40,16 @@ pub struct Args {
 }
 
 /// Guards them.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let client = args.database.connect(database::Patience::new(context.timeout())).await?;
     let plan = Install { tables: args.tables, scope: args.resource, roles: args.roles };
     let installed = enforce::install(&client, &plan).await.map_err(database::refused)?;
     for warning in &installed.warnings {
         context.output.talk(&format!("{} {warning}", context.output.talk_paint().warn("warning:")));
     }
-    let told =
+    let report =
         || json!({"resource": plan.scope.to_string(), "tables": plan.tables, "warnings": installed.warnings});
-    context.output.tell(told, |_| {
+    context.output.tell(report, |_| {
         let tables = count(plan.tables.len() as u64, "table", "tables");
         format!("{tables} will accept no write without the token of {}", plan.scope)
     })?;

@@ -5,8 +5,8 @@ use tenure_fence::postgres::enforce;
 
 use super::database;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 /// Take the guard off tables, audited
 #[derive(Debug, clap::Args)]
@@ -26,12 +26,12 @@ pub struct Args {
 }
 
 /// Takes it off.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let client = args.database.connect(database::Patience::new(context.timeout())).await?;
     for table in &args.tables {
         enforce::remove(&client, table, &args.reason).await.map_err(database::refused)?;
-        let told = || json!({"table": table, "guarded": false});
-        context.output.tell(told, |_| format!("{table} accepts writes without a token again"))?;
+        let report = || json!({"table": table, "guarded": false});
+        context.output.tell(report, |_| format!("{table} accepts writes without a token again"))?;
     }
     Ok(Exit::Done)
 }

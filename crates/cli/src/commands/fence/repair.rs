@@ -7,8 +7,8 @@ use tenure_fence::postgres::Postgres;
 use super::database::{self, Patience};
 use crate::args::{default_holder, parse_token};
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,7 +36,7 @@ pub struct Args {
 }
 
 /// Lowers it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let patience = Patience::new(context.timeout());
     let client = args.database.connect(patience).await?;
     let fence = Postgres::new().timeout(patience.left());
@@ -45,8 +45,8 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
     let repairing = fence.repair(&client, &args.scope, args.to, &by, &args.reason);
     let mark = patience.spend(client.cancel_token(), repairing).await?;
     let before = before.map(|mark| mark.token.get());
-    let told = || json!({"resource": args.scope.to_string(), "before": before, "token": mark.token.get()});
-    context.output.tell(told, |_| {
+    let report = || json!({"resource": args.scope.to_string(), "before": before, "token": mark.token.get()});
+    context.output.tell(report, |_| {
         let before = before.map_or_else(|| "nothing".to_owned(), |before| before.to_string());
         format!("the mark of {} went from {before} to {}: smaller tokens are refused", args.scope, mark.token)
     })?;

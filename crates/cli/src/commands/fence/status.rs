@@ -6,8 +6,8 @@ use tenure_fence::postgres::enforce::{self, GuardedTable};
 
 use super::database;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 use crate::render::Form;
 use crate::render::table::Table;
 
@@ -30,7 +30,7 @@ pub struct Args {
 }
 
 /// Shows it.
-pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, Failure> {
+pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let client = args.database.connect(database::Patience::new(context.timeout())).await?;
     let tables = enforce::status(&client).await.map_err(database::refused)?;
     let audit = match args.audit {

@@ -14,8 +14,8 @@ use tenure_core::{Measured, Moment, Spread};
 
 use crate::args::default_holder;
 use crate::context::Context;
+use crate::error::CommandError;
 use crate::exit::Exit;
-use crate::failure::Failure;
 
 /// The TTL of the session that is renewed. Nothing depends on it: it is closed at the end, and if that fails it ends by itself.
 const TTL: Duration = Duration::from_secs(10);
@@ -27,7 +27,7 @@ const NAP: Duration = Duration::from_millis(1);
 const BAR_CELLS: usize = 30;
 
 /// Measures for so long.
-pub async fn measure(length: Duration, context: &Context<'_>) -> Result<Measured, Failure> {
+pub async fn measure(length: Duration, context: &Context<'_>) -> Result<Measured, CommandError> {
     let clock = SystemClock;
     let napper = Napper::start();
     let session = open(context).await?;
@@ -37,7 +37,7 @@ pub async fn measure(length: Duration, context: &Context<'_>) -> Result<Measured
     let (round_trips, renewals) = measured?;
     match (Spread::of(&round_trips), Spread::of(&renewals), Spread::of(&gaps)) {
         (Some(round_trip), Some(renewal), Some(gap)) => Ok(Measured { round_trip, renewal, gap }),
-        _ => Err(Failure::with_hint(
+        _ => Err(CommandError::with_hint(
             Exit::Other,
             "nothing was measured: the time was up before the first answer",
             "measure longer, with --for 10s",
@@ -50,7 +50,7 @@ async fn ask_again_and_again(
     length: Duration,
     session: &str,
     context: &Context<'_>,
-) -> Result<(Vec<Duration>, Vec<Duration>), Failure> {
+) -> Result<(Vec<Duration>, Vec<Duration>), CommandError> {
     let mut bar = Bar::new(context);
     let (mut round_trips, mut renewals) = (Vec::new(), Vec::new());
     let started = clock.now();
@@ -69,22 +69,22 @@ async fn ask_again_and_again(
 
 async fn timed(
     clock: &SystemClock,
-    question: impl Future<Output = Result<(), Failure>>,
-) -> Result<Duration, Failure> {
+    question: impl Future<Output = Result<(), CommandError>>,
+) -> Result<Duration, CommandError> {
     let asked: Moment = clock.now();
     question.await?;
     Ok(clock.now().longest_since(asked))
 }
 
 /// Asks for something that changes nothing and that any node answers by itself.
-async fn look(context: &Context<'_>) -> Result<(), Failure> {
+async fn look(context: &Context<'_>) -> Result<(), CommandError> {
     let request = proto::LeaseListRequest { limit: Some(1), stale: true, ..Default::default() };
     let send = |channel, request| async move { LeasesClient::new(channel).list(request).await };
     context.read(request, send).await?;
     Ok(())
 }
 
-async fn open(context: &Context<'_>) -> Result<String, Failure> {
+async fn open(context: &Context<'_>) -> Result<String, CommandError> {
     let request = proto::SessionOpenRequest {
         holder: default_holder().to_string(),
         ttl_ms: TTL.as_millis() as u64,
@@ -98,7 +98,7 @@ async fn open(context: &Context<'_>) -> Result<String, Failure> {
     Ok(context.change_repeatably(send).await?.session)
 }
 
-async fn renew(session: &str, context: &Context<'_>) -> Result<(), Failure> {
+async fn renew(session: &str, context: &Context<'_>) -> Result<(), CommandError> {
     let renewal = proto::SessionRenewal { session: session.to_owned(), number: 0 };
     let request = proto::SessionRenewRequest { renewals: vec![renewal] };
     let send = |channel, _| {
@@ -109,7 +109,7 @@ async fn renew(session: &str, context: &Context<'_>) -> Result<(), Failure> {
     if answer.unknown.is_empty() {
         return Ok(());
     }
-    Err(Failure::with_hint(
+    Err(CommandError::with_hint(
         Exit::Lost,
         "the session of the probe ended while it was measuring",
         "this process or the store stood still for longer than its TTL of 10s; that is the result",

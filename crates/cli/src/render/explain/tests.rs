@@ -106,25 +106,25 @@ fn a_free_resource_says_what_was() {
 
 #[test]
 fn notices_lapses_and_delays_are_named() {
-    let told = |view: &proto::Lease| explain(&shapes::lease(view, &[]), &[], DRY);
+    let rendered = |view: &proto::Lease| explain(&shapes::lease(view, &[]), &[], DRY);
     let noticed = proto::Holding { notice: proto::EndReason::Revoked.into(), ..holding("node-a", 12) };
     assert!(
-        told(&lease(vec![noticed]))
+        rendered(&lease(vec![noticed]))
             .contains("under notice (revoked): it ends when node-a confirms, or in 7.2s")
     );
     let lapsed = proto::Holding { lapsed: true, ..holding("node-a", 12) };
-    assert!(told(&lease(vec![lapsed])).contains("has lapsed: past its TTL of 10s"));
+    assert!(rendered(&lease(vec![lapsed])).contains("has lapsed: past its TTL of 10s"));
     let mut delayed = lease(vec![]);
     delayed.delayed_ms = Some(3_000);
     delayed.waiters = vec![waiter("node-b", 9)];
-    let text = told(&delayed);
+    let text = rendered(&delayed);
     assert!(text.contains("rests for another 3s"), "{text}");
     assert!(text.contains("1 stands in line"), "{text}");
     assert!(text.contains("node-b is granted it when the lock-delay is over, in 3s"), "{text}");
 }
 
 #[test]
-fn sharers_and_slots_are_told_one_by_one() {
+fn sharers_and_slots_are_shown_one_by_one() {
     let mode = |kind: proto::ModeKind, slots| Some(proto::Mode { kind: kind.into(), slots });
     let shared = |holder| proto::Holding { mode: mode(proto::ModeKind::Shared, 0), ..holding(holder, 12) };
     let mut view = lease(vec![shared("node-a"), shared("node-b")]);

@@ -144,11 +144,11 @@ fn one_resource_is_shown_line_by_line() {
         waiters	0
     "#]]
     .assert_eq(&lease(&free(), Form::Plain));
-    let told = lease(&fenced(), EYES);
+    let rendered = lease(&fenced(), EYES);
     expect![[r#"
         fence       postgres:12 (armed with token 12, refused 14 stale writes)
         fence       postgres:11 (armed with token 11 (behind), refused 14 stale writes)"#]]
-    .assert_eq(&told.lines().skip(7).collect::<Vec<_>>().join("\n"));
+    .assert_eq(&rendered.lines().skip(7).collect::<Vec<_>>().join("\n"));
 }
 
 #[test]

@@ -120,7 +120,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn every_bug_is_told_with_the_callers_numbers() {
+    fn every_bug_is_shown_with_the_callers_numbers() {
         let numbers = TimingNumbers::for_ttl(Duration::from_secs(30));
         let load = Load::default();
         let text = habits(Habit::value_variants(), &numbers, &load, Paint::new(false));

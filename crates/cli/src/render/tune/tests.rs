@@ -13,7 +13,7 @@ fn usual(ttl: Duration) -> Timing {
     TimingNumbers::for_ttl(ttl).checked(&Bounds::default()).expect("they fit")
 }
 
-fn told(numbers: TimingNumbers, load: Load) -> String {
+fn rendered(numbers: TimingNumbers, load: Load) -> String {
     let timing = numbers.checked(&Bounds::default()).expect("they fit");
     // Without the tables, which are the same everywhere.
     let text = plan(&timing, &Bounds::default(), &load, Form::Plain);
@@ -65,23 +65,23 @@ fn w1_a_one_second_lease_and_a_hundred_of_them() {
         crash gap       at worst 1.07s until the next holder is granted
         planned gap     56ms: one commit and one message
         renewals        180 a minute; one after another they would take 1.08s of commits, batched they ride in entries that are written anyway
-        attempts        7 before the deadline, because an unanswered one is repeated after 83.3ms; 2 if it were not"#]].assert_eq(&told(TimingNumbers::for_ttl(s(1)), Load::default()));
+        attempts        7 before the deadline, because an unanswered one is repeated after 83.3ms; 2 if it were not"#]].assert_eq(&rendered(TimingNumbers::for_ttl(s(1)), Load::default()));
     let hundred = Load { sessions: 100, ..Load::default() };
-    assert!(told(TimingNumbers::for_ttl(s(1)), hundred).contains("18,000 a minute of 100 sessions"));
+    assert!(rendered(TimingNumbers::for_ttl(s(1)), hundred).contains("18,000 a minute of 100 sessions"));
 }
 
 #[test]
 fn w2_thirty_seconds_renewed_every_ten() {
-    let text = told(TimingNumbers::for_ttl(s(30)), Load::default());
+    let text = rendered(TimingNumbers::for_ttl(s(30)), Load::default());
     assert!(text.contains("6 a minute; one after another they would take 36ms"), "{text}");
 }
 
 #[test]
 fn w5_the_guard_period() {
     let fiction = TimingNumbers { rho_ppm: 200_000, sigma: s(1), ..TimingNumbers::for_ttl(s(30)) };
-    let text = told(fiction, Load::default());
+    let text = rendered(fiction, Load::default());
     assert!(text.contains("23s of the TTL (76.7 %); 7s are given up: sigma, and 6s for clocks"), "{text}");
-    let quartz = told(TimingNumbers { rho_ppm: 200, ..fiction }, Load::default());
+    let quartz = rendered(TimingNumbers { rho_ppm: 200, ..fiction }, Load::default());
     assert!(quartz.contains("1.01s are given up: sigma, and 6ms for clocks"), "{quartz}");
 }
 
@@ -103,7 +103,7 @@ fn what_is_broken_is_said_with_what_would_be_enough() {
 }
 
 #[test]
-fn a_probe_is_told_with_what_follows() {
+fn a_probe_is_shown_with_what_follows() {
     let spread = |median, longest| Spread {
         count: 400,
         median: Duration::from_micros(median),

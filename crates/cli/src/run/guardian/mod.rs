@@ -1,9 +1,9 @@
 //! The guardian: a second process, so that no single death or stop leaves a tree without somebody who kills it in time.
 //!
 //! It starts the child, so the tree descends from it, and it from `run`: whichever of the two dies, the other one is
-//! where the kernel puts the orphans. What it decides is decided in `mind.rs`; this file watches and does.
+//! where the kernel puts the orphans. What it decides is decided in `logic.rs`; this file watches and does.
 
-mod mind;
+mod logic;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -20,9 +20,9 @@ use tenure_client::{Call, Repeat, Transport, proto};
 use tenure_clock::SystemClock;
 use tokio::signal::unix::{SignalKind, signal};
 
-use self::mind::{Action, Event, Mind};
+use self::logic::{Action, Event, GuardianLogic};
 use super::channel::{self, Channel, FromGuardian, ToGuardian};
-use super::mind::Ending;
+use super::logic::Ending;
 use super::proc::{self, Handle};
 use super::signals::Signals;
 use super::tree::Tree;
@@ -67,7 +67,7 @@ impl Guardian {
         self.channel.send(message);
     }
 
-    /// What it says next; `None` once it is dead and everything that it said was heard.
+    /// What it says next; `None` once it is dead and everything that it said was received.
     pub async fn next(&mut self) -> Option<FromGuardian> {
         tokio::select! {
             biased;
@@ -107,7 +107,9 @@ pub fn main(mut arguments: impl Iterator<Item = OsString>) -> io::Result<()> {
         }
         let ward = Ward { shares_terminal, command, stdin: Some(stdin), child: None, reported: false };
         let channel = Channel::new(socket)?;
-        Guarding { tree, run: run_handle, channel, ward, mind: Mind::default(), session: None }.guard().await
+        Guarding { tree, run: run_handle, channel, ward, logic: GuardianLogic::default(), session: None }
+            .guard()
+            .await
     })
 }
 
@@ -116,8 +118,8 @@ struct Guarding {
     run: Handle,
     channel: Channel,
     ward: Ward,
-    mind: Mind,
-    /// The session, and where its end is to be told.
+    logic: GuardianLogic,
+    /// The session, and where its end is to be reported.
     session: Option<(String, String)>,
 }
 
@@ -138,7 +140,7 @@ impl Guarding {
         let mut run_gone = false;
         loop {
             let now = SystemClock.machine_now();
-            let wait = self.mind.next_look(now).map_or(LOOK_EVERY, |wait| wait.min(LOOK_EVERY));
+            let wait = self.logic.next_look(now).map_or(LOOK_EVERY, |wait| wait.min(LOOK_EVERY));
             let event = tokio::select! {
                 biased;
                 () = self.run.dead(), if !run_gone => {
@@ -146,7 +148,7 @@ impl Guarding {
                     Some(Event::RunDied)
                 }
                 message = self.channel.next(), if !run_gone => match message {
-                    Some(message) => self.hear(message),
+                    Some(message) => self.receive(message),
                     // A socket is closed by death alone; that death is awaited above.
                     None => {
                         self.run.dead().await;
@@ -165,11 +167,11 @@ impl Guarding {
         }
     }
 
-    fn hear(&mut self, message: ToGuardian) -> Option<Event> {
+    fn receive(&mut self, message: ToGuardian) -> Option<Event> {
         match message {
             ToGuardian::Deadline(deadline) => Some(Event::Deadline(deadline.into())),
             ToGuardian::Start { environment, deadline, kill_before, session, endpoints } => {
-                self.mind.kill_before(kill_before);
+                self.logic.kill_before(kill_before);
                 self.session = Some((session, endpoints));
                 let deadline = tenure_clock::MachineMoment::from(deadline);
                 // Whatever delayed this message: what cannot live long enough to be killed in time is not started.
@@ -188,7 +190,7 @@ impl Guarding {
     async fn carry_out(&mut self, event: Event) -> bool {
         let mut events = vec![event];
         while let Some(event) = events.pop() {
-            for action in self.mind.handle(event, SystemClock.machine_now()) {
+            for action in self.logic.handle(event, SystemClock.machine_now()) {
                 match action {
                     Action::Confirm(deadline) => self.channel.send(&FromGuardian::Confirmed(deadline.into())),
                     Action::Report(ending) => self.channel.send(&FromGuardian::Ended(ending.into())),
@@ -224,7 +226,7 @@ impl Guarding {
             let request = request.clone();
             async move { SessionsClient::new(channel).close(request).await }
         };
-        // If nobody can be told, the session ends by itself.
+        // If nobody can be notified, the session ends by itself.
         let _ = Transport::new(&endpoints).call(call, send).await;
     }
 }

@@ -25,7 +25,7 @@ use rustix::process::Signal;
 pub use cgroup::Cgroup;
 pub use namespace::settle as settle_in_namespace;
 
-use super::mind::Ending;
+use super::logic::Ending;
 use super::proc;
 
 /// How long after a kill it is looked again, at first and at most.

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_core::{SessionId, SessionNumber};
 
-use crate::store::Ear;
+use crate::store::SessionListener;
 
 #[derive(Default)]
 pub(super) struct Sessions {
@@ -24,7 +24,7 @@ pub(super) struct Sessions {
 
 pub(super) struct Member {
     pub id: SessionId,
-    pub ear: Ear,
+    pub listener: SessionListener,
     attached: Attached,
     /// Its commands without an answer, sent or not.
     pub unanswered: BTreeSet<u64>,
@@ -49,9 +49,9 @@ impl Sessions {
         self.members.contains_key(&session)
     }
 
-    pub fn add(&mut self, id: SessionId, ear: Ear) {
+    pub fn add(&mut self, id: SessionId, listener: SessionListener) {
         let (unanswered, waiting) = (BTreeSet::new(), VecDeque::new());
-        self.members.insert(id.number, Member { id, ear, attached: Attached::No, unanswered, waiting });
+        self.members.insert(id.number, Member { id, listener, attached: Attached::No, unanswered, waiting });
         self.to_attach.push_back(id.number);
     }
 

@@ -23,7 +23,7 @@ fn driver() -> Driver {
     let mut driver =
         Driver::new(directory, Dialer::default(), Troubles::default(), Execution::default(), inbox);
     driver.window = 100;
-    driver.hear(ToStream::Listen(id(), Arc::new(|_| {})));
+    driver.receive(ToStream::Listen(id(), Arc::new(|_| {})));
     driver
 }
 
@@ -34,12 +34,12 @@ fn session(number: u64) -> SessionId {
 /// Hands a release in; what is said of it comes to be in the outcome.
 fn release(driver: &mut Driver) -> Outcome {
     let outcome = Outcome::default();
-    let told = outcome.clone();
+    let frames = outcome.clone();
     let by = Caller { session: id(), number: Some(1), lowest_awaited: 1 };
     let token = Token::try_from(1u64).ok();
     let command = Command::Release { by, resource: "r".parse().expect("a name"), token, rest: None };
-    let then = Box::new(move |answer| *told.lock().expect("no panic") = Some(answer));
-    driver.hear(ToStream::Submit(command, then));
+    let callback = Box::new(move |answer| *frames.lock().expect("no panic") = Some(answer));
+    driver.receive(ToStream::Submit(command, callback));
     outcome
 }
 
@@ -116,7 +116,7 @@ fn a_turn_costs_what_there_is_to_do_and_not_what_there_is() {
     const SESSIONS: u64 = 10_000;
     let mut driver = driver();
     for number in 1..=SESSIONS {
-        driver.hear(ToStream::Listen(session(number), Arc::new(|_| {})));
+        driver.receive(ToStream::Listen(session(number), Arc::new(|_| {})));
     }
     driver.window = 2 * SESSIONS;
     while let Some(message) = driver.next_message() {
@@ -140,7 +140,7 @@ fn a_turn_costs_what_there_is_to_do_and_not_what_there_is() {
     assert!(looked_at <= 1_000, "{looked_at} sessions were looked at in 100 turns");
 }
 
-/// What waits for its session to be attached is sent then, in order, and is not looked at before.
+/// What waits for its session to be attached is sent callback, in order, and is not looked at before.
 #[test]
 fn commands_wait_for_their_own_session_only() {
     let mut driver = driver();
@@ -151,7 +151,7 @@ fn commands_wait_for_their_own_session_only() {
     let attached = Content::Attached(proto::Attached::default());
     driver.answered(attach.frames[0].frame, id().number, attached).expect("the stream goes on");
     let frames: Vec<u64> =
-        driver.next_message().expect("both").frames.iter().map(|told| told.frame).collect();
+        driver.next_message().expect("both").frames.iter().map(|frames| frames.frame).collect();
     assert_eq!(frames.len(), 2);
     assert!(frames[0] < frames[1]);
     close(&mut driver);
@@ -178,7 +178,7 @@ fn a_session_that_was_refused_for_the_moment_is_attached_again() {
 fn a_session_that_ended_makes_nobody_impatient() {
     let mut driver = driver();
     let patient = driver.patience.wait(0);
-    driver.hear(ToStream::Detect(id().number, Duration::from_millis(500)));
+    driver.receive(ToStream::Detect(id().number, Duration::from_millis(500)));
     assert_eq!(driver.patience.wait(0), Duration::from_millis(500));
     close(&mut driver);
     assert_eq!(driver.patience.wait(0), patient);

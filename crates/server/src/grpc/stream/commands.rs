@@ -15,10 +15,10 @@ use tonic::Streaming;
 use super::super::status;
 use super::outbox::Outbox;
 use crate::calls::failed;
-use crate::connections::Mark;
+use crate::connections::RequestGuard;
+use crate::event_hub::{Subscriber, Subscriptions};
 use crate::failure::Failure;
 use crate::front::Api;
-use crate::hub::{Ears, Told};
 
 /// Commands that one stream may have unanswered.
 const COMMANDS_UNDER_WAY_MAX: u32 = 4_096;
@@ -32,8 +32,8 @@ struct Commands {
     api: Arc<Api>,
     outbox: Outbox,
     /// What is attached to this stream, and the secrets that proved it.
-    sessions: Ears<Secret>,
-    told: Arc<Told>,
+    sessions: Subscriptions<Secret>,
+    subscriber: Arc<Subscriber>,
     opened: mpsc::UnboundedSender<(u64, Result<Answer, Failure>)>,
     under_way: Arc<AtomicU32>,
 }
@@ -43,16 +43,16 @@ pub async fn serve(
     api: Arc<Api>,
     mut inbound: Streaming<ClientFrames>,
     outbox: Outbox,
-    mark: Option<Arc<Mark>>,
+    mark: Option<Arc<RequestGuard>>,
 ) {
     let (events_sender, mut events) = mpsc::channel(EVENTS_WAITING_MAX);
     let (opened, mut opens) = mpsc::unbounded_channel();
-    let told = Arc::new(Told::new(events_sender));
+    let subscriber = Arc::new(Subscriber::new(events_sender));
     let mut stream = Commands {
         api: api.clone(),
         outbox: outbox.clone(),
-        sessions: Ears::new(api.node.hub().clone(), &told),
-        told,
+        sessions: Subscriptions::new(api.node.event_hub().clone(), &subscriber),
+        subscriber,
         opened,
         under_way: Arc::default(),
     };
@@ -68,7 +68,7 @@ pub async fn serve(
             () = api.stopping() => break Some(failed(Failure::Stopping)),
             // Some events are lost to this stream: it was too slow, or a snapshot took their place. Whoever opens
             // another and attaches is told how things stand.
-            () = stream.told.cut_off() => {
+            () = stream.subscriber.cut_off() => {
                 break Some(ApiError::overloaded("this stream's events", Duration::ZERO));
             }
             Some(event) = events.recv() => {
@@ -149,7 +149,7 @@ impl Commands {
                 return self.answer(number, session, content);
             }
             Some(Asked::Detach(_)) => {
-                self.sessions.shut(SessionNumber::new(session));
+                self.sessions.remove(SessionNumber::new(session));
                 return self.answer(number, session, Content::Done(proto::Done {}));
             }
             _ => {}
@@ -166,7 +166,7 @@ impl Commands {
             self.api.node.submit_to(&command, Box::new(move |answer| drop(opened.send((number, answer)))));
         } else {
             let (outbox, under_way, own) =
-                (self.outbox.clone(), self.under_way.clone(), self.told.own.clone());
+                (self.outbox.clone(), self.under_way.clone(), self.subscriber.own.clone());
             let release = match &command {
                 Command::Release { by, resource, .. } => Some((by.session.number, resource.clone())),
                 _ => None,
@@ -200,7 +200,7 @@ impl Commands {
     }
 
     fn listen(&mut self, id: SessionId) {
-        self.sessions.open(&self.told, id.number, id.secret);
+        self.sessions.add(&self.subscriber, id.number, id.secret);
     }
 
     fn attached(&self, number: SessionNumber) -> Option<SessionId> {
@@ -220,16 +220,16 @@ impl Commands {
             own = match self.api.node.read(|machine| machine.own_session(&id)).await {
                 Ok(own) => own,
                 Err(failure) => {
-                    self.sessions.shut(id.number);
+                    self.sessions.remove(id.number);
                     return Content::Error(failed(failure).into());
                 }
             };
         }
         let Some(own) = own else {
-            self.sessions.shut(id.number);
+            self.sessions.remove(id.number);
             return Content::Error(ApiError::from(Refusal::UnknownSession).into());
         };
-        let (noticed, ended, incomplete) = grpc::news_parts(&own.news);
+        let (noticed, ended, incomplete) = grpc::renewal_event_parts(&own.events);
         Content::Attached(proto::Attached {
             ttl_ms: words::millis(own.view.ttl),
             holder: own.view.holder.to_string(),
@@ -273,7 +273,7 @@ impl Commands {
     fn push_one(&mut self, event: Event) {
         let session = match &event.kind {
             EventKind::Closed { session, .. } => {
-                self.sessions.shut(*session);
+                self.sessions.remove(*session);
                 *session
             }
             EventKind::Ended { session, .. }

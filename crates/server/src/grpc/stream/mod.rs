@@ -16,8 +16,8 @@ use tenure_wire::proto::{self, stream_server::Stream as StreamService};
 use tenure_wire::{ApiError, Code};
 use tonic::{Request, Response, Status, Streaming, async_trait};
 
-use super::{Answer, Services};
-use crate::connections::Mark;
+use super::{GrpcResult, Services};
+use crate::connections::RequestGuard;
 
 type Frames<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -29,9 +29,9 @@ impl StreamService for Services {
     async fn commands(
         &self,
         request: Request<Streaming<proto::ClientFrames>>,
-    ) -> Answer<Self::CommandsStream> {
+    ) -> GrpcResult<Self::CommandsStream> {
         let (outbox, frames) = outbox::outbox();
-        let mark = request.extensions().get::<Arc<Mark>>().cloned();
+        let mark = request.extensions().get::<Arc<RequestGuard>>().cloned();
         tokio::spawn(commands::serve(self.0.clone(), request.into_inner(), outbox, mark));
         Ok(Response::new(Box::pin(frames)))
     }
@@ -39,13 +39,13 @@ impl StreamService for Services {
     async fn renewals(
         &self,
         request: Request<Streaming<proto::RenewalFrames>>,
-    ) -> Answer<Self::RenewalsStream> {
-        let mark = request.extensions().get::<Arc<Mark>>().cloned();
+    ) -> GrpcResult<Self::RenewalsStream> {
+        let mark = request.extensions().get::<Arc<RequestGuard>>().cloned();
         Ok(Response::new(Box::pin(renewals::serve(self.0.clone(), request.into_inner(), mark))))
     }
 }
 
-/// What a client sent that is no message, told to it as the end of its stream. If its connection broke nobody hears it.
+/// What a client sent that is no message, sent to it as the end of its stream. If its connection broke nobody receives it.
 fn unreadable(status: &Status) -> ApiError {
     ApiError::new(Code::InvalidBody, format!("a message of this stream cannot be read: {}", status.message()))
         .hint("send the messages of tenure.v1 as its proto files describe them")

@@ -24,12 +24,12 @@ const FRAMES_PER_MESSAGE_MAX: usize = 1_024;
 pub struct Outbox(Arc<Shared>);
 
 struct Shared {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingFrames>,
     rang: Notify,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct PendingFrames {
     frames: Vec<ServerFrame>,
     /// What the client may send on top of what it was told before.
     grant: u32,
@@ -42,7 +42,7 @@ struct Waiting {
 /// An outbox and the messages that come out of it.
 pub fn outbox() -> (Outbox, impl Stream<Item = Result<ServerFrames, Status>> + Send) {
     let shared = Arc::new(Shared {
-        waiting: Mutex::new(Waiting { room: SERVER_CREDITS_AT_START, ..Waiting::default() }),
+        waiting: Mutex::new(PendingFrames { room: SERVER_CREDITS_AT_START, ..PendingFrames::default() }),
         rang: Notify::new(),
     });
     let messages = stream::unfold(Some(shared.clone()), |shared| async move {

@@ -1,7 +1,7 @@
 //! The renewal stream: heartbeats of many sessions as lists of small numbers, answered only where there is
 //! something to say.
 //!
-//! A message may name thousands of sessions; it is one letter to the leader's desk and one answer back. Several
+//! A message may name thousands of sessions; it is one request to the leader loop and one answer back. Several
 //! messages may be under way; answers come in the order of the messages.
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tonic::{Status, Streaming};
 
 use super::super::status;
 use crate::calls::failed;
-use crate::connections::Mark;
+use crate::connections::RequestGuard;
 use crate::failure::Failure;
 use crate::front::Api;
 
@@ -31,18 +31,18 @@ const SESSIONS_MAX: usize = 1_000_000;
 struct Renewals {
     api: Arc<Api>,
     inbound: Streaming<RenewalFrames>,
-    /// What this stream may renew, and the revision of each one's last lease change as it was last told here.
+    /// What this stream may renew, and the revision of each one's last lease change as it was last sent here.
     sessions: HashMap<SessionNumber, Attached>,
     under_way: FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Batch> + Send>>>,
     inbound_ended: bool,
     /// Where this stream says that it keeps sessions alive.
-    mark: Option<Arc<Mark>>,
+    mark: Option<Arc<RequestGuard>>,
 }
 
 #[derive(Clone, Copy)]
 enum Attached {
-    /// Proved, and the revision of its last lease change as this stream was last told.
-    Told(Revision),
+    /// Proved, and the revision of its last lease change as this stream was last sent.
+    Sent(Revision),
     /// The id names no session: it has ended, or never was.
     Unknown,
 }
@@ -68,7 +68,7 @@ enum Verdict {
 pub fn serve(
     api: Arc<Api>,
     inbound: Streaming<RenewalFrames>,
-    mark: Option<Arc<Mark>>,
+    mark: Option<Arc<RequestGuard>>,
 ) -> impl Stream<Item = Result<RenewalAnswers, Status>> + Send {
     let renewals = Renewals {
         api,
@@ -125,7 +125,7 @@ impl Renewals {
         let mut renewals = all;
         renewals.retain(|renewal| {
             let verdict = match self.sessions.get(&renewal.session) {
-                Some(Attached::Told(_)) => Verdict::Sent,
+                Some(Attached::Sent(_)) => Verdict::Sent,
                 Some(Attached::Unknown) => Verdict::Unknown,
                 None => Verdict::Unattached,
             };
@@ -165,7 +165,7 @@ impl Renewals {
             known = self.api.node.known(&ids);
         }
         for (id, known) in ids.iter().zip(known) {
-            let attached = if known { Attached::Told(Revision::default()) } else { Attached::Unknown };
+            let attached = if known { Attached::Sent(Revision::default()) } else { Attached::Unknown };
             self.sessions.insert(id.number, attached);
         }
         Ok(())
@@ -207,12 +207,12 @@ impl Renewals {
                             self.sessions.insert(renewal.session, Attached::Unknown);
                             message.unknown.push(step(&mut last_unknown, position));
                         }
-                        RenewalAnswer::Renewed { last_lease_revision, news, .. } => {
-                            let told =
-                                self.sessions.insert(renewal.session, Attached::Told(*last_lease_revision));
+                        RenewalAnswer::Renewed { last_lease_revision, events, .. } => {
+                            let sent =
+                                self.sessions.insert(renewal.session, Attached::Sent(*last_lease_revision));
                             let same =
-                                matches!(told, Some(Attached::Told(told)) if told == *last_lease_revision);
-                            if !same || news.is_some() {
+                                matches!(sent, Some(Attached::Sent(sent)) if sent == *last_lease_revision);
+                            if !same || events.is_some() {
                                 message.renewed.extend(grpc::renewed(renewal.session, &answer));
                             }
                         }

@@ -88,7 +88,7 @@ fn paths() -> Value {
                 .optional_body("RenewSession").ok("Renewed").refused(SESSION),
         },
         "/v1/sessions/{session}:seen": {
-            "post": call("seen", "The holder has taken in its news up to a revision").path(session())
+            "post": call("seen", "The holder has taken in its events up to a revision").path(session())
                 .body("Seen").ok("Nothing").refused(SESSION),
         },
         "/v1/sessions/{session}:paused": {
@@ -321,10 +321,11 @@ impl Call {
                     "content": {"application/json": {"schema": schemas::named("Error")}},
                 })
             });
-            let told = answer["description"].as_str().unwrap_or_default();
+            let description = answer["description"].as_str().unwrap_or_default();
             let word = format!("`{code}`");
-            if !told.contains(&word) {
-                answer["description"] = if told.is_empty() { word } else { format!("{told}, {word}") }.into();
+            if !description.contains(&word) {
+                answer["description"] =
+                    if description.is_empty() { word } else { format!("{description}, {word}") }.into();
             }
         }
         self

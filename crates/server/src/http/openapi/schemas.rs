@@ -204,7 +204,7 @@ fn sessions() -> Group {
             always("lapsed", boolean()),
         ]
     };
-    let news = answer(vec![
+    let lease_news = answer(vec![
         always("resource", text()),
         always("token", token()),
         always("why", why()),
@@ -251,7 +251,7 @@ fn sessions() -> Group {
                 maybe("incomplete", boolean()),
             ]),
         ),
-        ("LeaseNews", news),
+        ("LeaseNews", lease_news),
         (
             "RenewedMany",
             answer(vec![always("answers", list(json!({"anyOf": [named("Renewed"), named("Error")]})))]),

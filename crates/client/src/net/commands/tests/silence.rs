@@ -24,9 +24,9 @@ const STEP: Duration = Duration::from_millis(250);
 enum Manner {
     /// Opens streams, and never says a word on them.
     Unwelcoming,
-    /// Welcomes and attaches: both it can do alone. It has news, too.
+    /// Welcomes and attaches: both it can do alone. It has events, too.
     Mute,
-    /// Answers a release at once, and an acquire with its place in the line.
+    /// Answers a release at once, and an acquire with its place in the queue.
     Serves,
     /// Answers one command after the other, each so long after the one before it.
     Slow(Duration),
@@ -185,7 +185,7 @@ async fn a_node_that_answers_nothing_is_left_for_another() {
     }
 }
 
-/// An acquire that has to wait has been answered: it stands in line, and may stand there for hours.
+/// An acquire that has to wait has been answered: it waits in the queue, and may stand there for hours.
 #[tokio::test(start_paused = true)]
 async fn a_long_wait_is_no_silence() {
     let nodes = [Scripted::new(Manner::Serves), Scripted::new(Manner::Mute)];

@@ -1,0 +1,511 @@
+//! The leader loop: the one task that takes in what arrives, counts time, seals entries and proposes
+//! them. All its decisions are the [`Proposer`]'s; this file only waits, carries and answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesOrdered;
+use futures_util::{FutureExt, StreamExt};
+use parking_lot::Mutex;
+use tenure_clock::Clock;
+use tenure_core::{
+    Answer, Command, FormatVersion, Message, Moment, Proposer, ProposerLimits, QueueKind, Renewal,
+    RenewalAnswer, Sealed, Settings, Turned, Waiting,
+};
+use tenure_replica::{Alarm, Execution, Leadership, ProposeError, Replica, spin_wait};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tracing::{debug, info};
+
+use crate::failure::Failure;
+use crate::idle_detection::IdleDetection;
+use crate::probe::Prober;
+use crate::replicated::{AppliedEntry, Replicated};
+
+/// How many requests may wait in each queue before the leader loop takes them in.
+const QUEUE_MAX: usize = 65_536;
+
+/// What is done with an answer, once.
+pub type Reply<T> = Box<dyn FnOnce(Result<T, Failure>) + Send>;
+
+/// Commands and renewals on their way to the leader loop.
+pub enum LeaderRequest {
+    /// Renewals of one caller, answered together.
+    Renewals {
+        /// The heartbeats; their sessions' ids have been checked.
+        renewals: Vec<Renewal>,
+        /// Who waits.
+        reply: Reply<Vec<RenewalAnswer>>,
+    },
+    /// One command, encoded where it was made so that the leader loop need not.
+    Command {
+        /// As it stands in an entry of this version.
+        encoded: Vec<u8>,
+        /// The version that it was encoded in. An entry of another version has it encoded again.
+        version: FormatVersion,
+        /// Whether it raises the agreed version to `version`: its entry is written in that one.
+        raises: bool,
+        /// Whether it opens a session.
+        opens: bool,
+        /// Who waits.
+        reply: Reply<Answer>,
+    },
+}
+
+impl LeaderRequest {
+    fn fail(self, failure: Failure) {
+        match self {
+            LeaderRequest::Renewals { reply, .. } => reply(Err(failure)),
+            LeaderRequest::Command { reply, .. } => reply(Err(failure)),
+        }
+    }
+}
+
+impl Message for LeaderRequest {
+    fn queue(&self) -> QueueKind {
+        match self {
+            LeaderRequest::Renewals { .. } => QueueKind::Renewal,
+            LeaderRequest::Command { opens: true, .. } => QueueKind::Open,
+            LeaderRequest::Command { .. } => QueueKind::Other,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            LeaderRequest::Renewals { .. } => 0,
+            LeaderRequest::Command { encoded, .. } => encoded.len(),
+        }
+    }
+
+    fn renewals(&self) -> usize {
+        match self {
+            LeaderRequest::Renewals { renewals, .. } => renewals.len(),
+            LeaderRequest::Command { .. } => 0,
+        }
+    }
+}
+
+/// The queues that requests are put into. Opens and renewals have one of their own, so that no flood of
+/// anything else can fill it.
+#[derive(Clone)]
+pub struct RequestQueues {
+    first: mpsc::Sender<LeaderRequest>,
+    rest: mpsc::Sender<LeaderRequest>,
+    probes: mpsc::Sender<u128>,
+    prober: Prober,
+}
+
+impl RequestQueues {
+    /// Queues a request, or fails it at once if the queue is full.
+    pub fn put(&self, request: LeaderRequest) {
+        let queue = if request.queue() == QueueKind::Other { &self.rest } else { &self.first };
+        match queue.try_send(request) {
+            Ok(()) => {}
+            Err(mpsc::error::TrySendError::Full(request)) => request.fail(Failure::overloaded()),
+            Err(mpsc::error::TrySendError::Closed(request)) => request.fail(Failure::Stopping),
+        }
+    }
+
+    /// A probe has come back through the client port, if this is the number of one.
+    pub fn probe_arrived(&self, number: u128) -> bool {
+        let ours = self.prober.awaits(number);
+        if ours {
+            // A full queue means that the leader loop is late anyway; the next probe will show it.
+            let _ = self.probes.try_send(number);
+        }
+        ours
+    }
+}
+
+/// The leader loop's numbers, for people.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LeaderLoopNumbers {
+    /// Whether this node leads.
+    pub is_leading: bool,
+    /// How many requests wait in the proposer.
+    pub waiting: Waiting,
+    /// Entries proposed and not yet answered.
+    pub in_flight: usize,
+    /// Time measured and not counted against anybody, because of the cap.
+    pub dropped: Duration,
+    /// Requests turned away because a queue was full.
+    pub overloaded: u64,
+    /// How often this node became leader since its start.
+    pub terms_led: u64,
+}
+
+/// The leader loop's state.
+pub struct LeaderLoop {
+    proposer: Proposer<LeaderRequest>,
+    held: Option<tenure_replica::LeaderTerm>,
+    replica: Replica<Replicated>,
+    clock: Arc<dyn Clock>,
+    prober: Prober,
+    first: mpsc::Receiver<LeaderRequest>,
+    rest: mpsc::Receiver<LeaderRequest>,
+    probes: mpsc::Receiver<u128>,
+    /// Entries under way, answered in the order of the log.
+    under_way: FuturesOrdered<BoxFuture<'static, Answered>>,
+    /// Entries whose answers are known and have still to be sent.
+    answered: Vec<Answered>,
+    idle_detection: IdleDetection,
+    /// Since when the loop waits for a request, or for the answer to what is under way.
+    waits_since: Option<Moment>,
+    /// Simulated time stands still for whoever does not sleep.
+    spins: bool,
+    numbers: Arc<Mutex<LeaderLoopNumbers>>,
+    founding: Option<Settings>,
+    /// The agreed format version, as of the last entry that was answered. It never falls.
+    format: FormatVersion,
+}
+
+/// An entry of this loop, and what became of it.
+struct Answered {
+    number: u64,
+    leader_term: tenure_replica::LeaderTerm,
+    waiting: WaitingReplies,
+    answer: Result<AppliedEntry, ProposeError>,
+}
+
+/// A leader loop and the queues that lead to it. `founding` is proposed as the cluster's settings if it has none yet.
+pub fn leader_loop(
+    replica: Replica<Replicated>,
+    clock: Arc<dyn Clock>,
+    prober: Prober,
+    limits: ProposerLimits,
+    execution: Execution,
+    founding: Settings,
+) -> (LeaderLoop, RequestQueues, Arc<Mutex<LeaderLoopNumbers>>) {
+    let (first_sender, first) = mpsc::channel(QUEUE_MAX);
+    let (rest_sender, rest) = mpsc::channel(QUEUE_MAX);
+    let (probe_sender, probes) = mpsc::channel(64);
+    let numbers = Arc::new(Mutex::new(LeaderLoopNumbers::default()));
+    let leader_loop = LeaderLoop {
+        proposer: Proposer::new(limits),
+        held: None,
+        replica,
+        clock,
+        prober: prober.clone(),
+        first,
+        rest,
+        probes,
+        under_way: FuturesOrdered::new(),
+        answered: Vec::new(),
+        idle_detection: IdleDetection::default(),
+        waits_since: None,
+        spins: execution == Execution::Threads,
+        numbers: numbers.clone(),
+        founding: Some(founding),
+        format: FormatVersion::OLDEST,
+    };
+    (
+        leader_loop,
+        RequestQueues { first: first_sender, rest: rest_sender, probes: probe_sender, prober },
+        numbers,
+    )
+}
+
+impl LeaderLoop {
+    /// Works until every queue's sender is gone.
+    pub async fn work(mut self) {
+        let mut leadership = self.replica.leadership();
+        self.follow(*leadership.borrow_and_update());
+        let mut alarm = Alarm::default();
+        loop {
+            let now = self.clock.now();
+            if self.proposer.is_leading() && self.proposer.probe_due(now) {
+                let number = self.prober.draw();
+                self.proposer.probe_sent(number, now);
+                self.prober.send(number);
+            }
+            let wake = self.proposer.next_wake(now).map(|wake| wake.longest_since(now));
+            self.waits_since.get_or_insert(now);
+            let spin_for = self.idle_detection.spin_for(self.under_way.len()).filter(|_| self.spins);
+            tokio::select! {
+                biased;
+                changed = leadership.changed() => {
+                    if changed.is_err() {
+                        break;
+                    }
+                    let now_held = *leadership.borrow_and_update();
+                    self.follow(now_held);
+                }
+                Some(answered) = self.under_way.next(), if !self.under_way.is_empty() => self.entry_done(answered),
+                Some(number) = self.probes.recv() => self.proposer.probe_returned(number),
+                request = self.first.recv() => match request {
+                    Some(request) => self.take_in(request),
+                    None => break,
+                },
+                Some(request) = self.rest.recv() => self.take_in(request),
+                () = alarm.rings(wake.map(|wake| Instant::now() + wake)) => {}
+                never = spin_wait(spin_for) => match never {},
+            }
+            self.take_in_the_rest();
+            self.seal().await;
+            // Only after the next entry is on its way: sending answers is work too.
+            for entry in self.answered.drain(..) {
+                entry.waiting.answer(entry.answer);
+            }
+            self.note_numbers();
+        }
+        self.step_down();
+    }
+
+    /// Takes in everything that has arrived, opens and renewals first, before the clock is read.
+    fn take_in_the_rest(&mut self) {
+        while let Some(Some(answered)) = self.under_way.next().now_or_never() {
+            self.entry_done(answered);
+        }
+        while let Ok(number) = self.probes.try_recv() {
+            self.proposer.probe_returned(number);
+        }
+        while let Ok(request) = self.first.try_recv() {
+            self.take_in(request);
+        }
+        while let Ok(request) = self.rest.try_recv() {
+            self.take_in(request);
+        }
+    }
+
+    fn take_in(&mut self, request: LeaderRequest) {
+        let under_way = self.under_way.len();
+        let waited = if under_way == 0 { self.waited() } else { None };
+        self.idle_detection.arrived(under_way, waited);
+        match self.proposer.arrived(request) {
+            Ok(()) => {}
+            Err((request, Turned::NotLeader)) => request.fail(Failure::NoLeader { leader: None }),
+            Err((request, Turned::Overloaded)) => {
+                self.numbers.lock().overloaded += 1;
+                request.fail(Failure::overloaded());
+            }
+        }
+    }
+
+    fn follow(&mut self, leadership: Leadership) {
+        if leadership.leader_term() == self.held {
+            return;
+        }
+        self.step_down();
+        let Some(leader_term) = leadership.leader_term() else { return };
+        // The first entry of our own term has been applied: from here on the machine's time is ours to count.
+        let (time, formed, format) = {
+            let machine = self.replica.machine().read();
+            let formed = machine.machine().settings().cluster != [0; 16];
+            (machine.time(), formed, machine.machine().format())
+        };
+        self.format = format;
+        self.proposer.start_term(time, self.clock.now());
+        self.held = Some(leader_term);
+        self.numbers.lock().terms_led += 1;
+        info!(term = leader_term.term, node = leader_term.node, "became leader");
+        if let Some(settings) = self.founding.take_if(|_| !formed) {
+            self.put_in(&Command::Configure(Box::new(settings)), self.format);
+            // Nobody could return to an older release with a cluster that did not exist there: a new one begins with
+            // the newest version that all of its members know.
+            let common = self.replica.status().protocol.try_into().ok().and_then(FormatVersion::known);
+            if let Some(to) = common.filter(|common| *common > self.format) {
+                self.put_in(&Command::Upgrade { to }, to);
+            }
+        }
+        self.put_in(&Command::BecameLeader { node: leader_term.node, term: leader_term.term }, self.format);
+    }
+
+    fn put_in(&mut self, command: &Command, version: FormatVersion) {
+        let mut encoded = Vec::new();
+        tenure_wire::encode_command(version, command, &mut encoded);
+        let raises = matches!(command, Command::Upgrade { .. });
+        self.take_in(LeaderRequest::Command {
+            encoded,
+            version,
+            raises,
+            opens: false,
+            reply: Box::new(drop),
+        });
+    }
+
+    fn step_down(&mut self) {
+        if self.held.take().is_some() {
+            info!("stepped down");
+        }
+        for request in self.proposer.end_term() {
+            request.fail(Failure::NoLeader { leader: None });
+        }
+    }
+
+    async fn seal(&mut self) {
+        let Some(leader_term) = self.held else { return };
+        while let Some(sealed) = self.proposer.seal(|| self.clock.now()) {
+            let number = sealed.number;
+            self.idle_detection.sealed(sealed.batch.len(), self.under_way.len());
+            self.replica.set_callers(self.idle_detection.callers());
+            let (entry, waiting) = self.encode(sealed);
+            match self.replica.propose(leader_term, entry).await {
+                Ok(proposal) => self.under_way.push_back(
+                    async move { Answered { number, leader_term, waiting, answer: proposal.await } }.boxed(),
+                ),
+                Err(error) => {
+                    debug!(%error, "an entry was not proposed");
+                    self.proposer.answered(number);
+                    waiting.answer(Err(error));
+                }
+            }
+        }
+    }
+
+    /// The entry's bytes, and who waits for what in it.
+    fn encode(&mut self, sealed: Sealed<LeaderRequest>) -> (Bytes, WaitingReplies) {
+        let format = entry_format(self.format, &sealed.batch);
+        let mut renewals = Vec::new();
+        let mut commands = Vec::new();
+        let mut waiting = WaitingReplies::default();
+        let Sealed { at, mut batch, .. } = sealed;
+        for request in batch.drain(..) {
+            match request {
+                LeaderRequest::Renewals { renewals: more, reply } => {
+                    waiting.renewals.push((more.len(), reply));
+                    renewals.extend_from_slice(&more);
+                }
+                LeaderRequest::Command { encoded, version, reply, .. } => {
+                    match in_format(format, version, encoded) {
+                        Some(encoded) => {
+                            waiting.commands.push(reply);
+                            commands.push(encoded);
+                        }
+                        // Another node has applied a raise that this one has not: in a moment it will have.
+                        None => reply(Err(Failure::overloaded())),
+                    }
+                }
+            }
+        }
+        self.proposer.recycle(batch);
+        let command_bytes: usize = commands.iter().map(Vec::len).sum();
+        let mut entry = Vec::with_capacity(64 + 4 * renewals.len() + command_bytes);
+        tenure_wire::encode_entry_head(format, at, self.clock.wall(), &renewals, commands.len(), &mut entry);
+        commands.iter().for_each(|command| entry.extend_from_slice(command));
+        (Bytes::from(entry), waiting)
+    }
+
+    /// How long the loop has waited for what comes now.
+    fn waited(&mut self) -> Option<Duration> {
+        self.waits_since.take().map(|since| self.clock.now().longest_since(since))
+    }
+
+    fn entry_done(&mut self, entry: Answered) {
+        let waited = self.waited();
+        self.idle_detection.answered(waited);
+        if self.held == Some(entry.leader_term) {
+            self.proposer.answered(entry.number);
+            if let Ok(applied) = &entry.answer {
+                self.proposer.applied(applied.time);
+                self.format = self.format.max(applied.format);
+            }
+        }
+        self.answered.push(entry);
+    }
+
+    fn note_numbers(&self) {
+        let mut numbers = self.numbers.lock();
+        numbers.is_leading = self.proposer.is_leading();
+        numbers.waiting = self.proposer.waiting();
+        numbers.in_flight = self.proposer.in_flight();
+        numbers.dropped = self.proposer.dropped();
+    }
+}
+
+/// The version of an entry: the agreed one, or the one that a command in it raises to.
+fn entry_format(agreed: FormatVersion, batch: &[LeaderRequest]) -> FormatVersion {
+    let raised = batch.iter().filter_map(|request| match request {
+        LeaderRequest::Command { version, raises: true, .. } => Some(*version),
+        _ => None,
+    });
+    raised.fold(agreed, FormatVersion::max)
+}
+
+/// A command as it stands in an entry of this version; `None` if that version cannot say all of it.
+fn in_format(format: FormatVersion, version: FormatVersion, encoded: Vec<u8>) -> Option<Vec<u8>> {
+    if version == format {
+        return Some(encoded);
+    }
+    let command = tenure_wire::decode_command(version, &encoded).expect("it was encoded or read at intake");
+    tenure_wire::command_fits(format, &command).then(|| {
+        let mut encoded = Vec::with_capacity(encoded.len() + 8);
+        tenure_wire::encode_command(format, &command, &mut encoded);
+        encoded
+    })
+}
+
+/// Who waits for the answers of one entry, in the order of the entry.
+#[derive(Default)]
+struct WaitingReplies {
+    renewals: Vec<(usize, Reply<Vec<RenewalAnswer>>)>,
+    commands: Vec<Reply<Answer>>,
+}
+
+impl WaitingReplies {
+    fn answer(self, answer: Result<AppliedEntry, ProposeError>) {
+        match answer {
+            Ok(entry) => {
+                let mut renewals = entry.applied.renewals.into_iter();
+                for (many, reply) in self.renewals {
+                    reply(Ok(renewals.by_ref().take(many).collect()));
+                }
+                for (reply, answer) in self.commands.into_iter().zip(entry.applied.answers) {
+                    reply(Ok(answer));
+                }
+            }
+            Err(error) => {
+                let failure = Failure::from(error);
+                self.renewals.into_iter().for_each(|(_, reply)| reply(Err(failure.clone())));
+                self.commands.into_iter().for_each(|reply| reply(Err(failure.clone())));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tenure_core::{Caller, Secret, SessionId, SessionNumber};
+
+    fn release(rest: Option<Duration>) -> Command {
+        let session = SessionId { number: SessionNumber::new(1), secret: Secret::new([1; 16]) };
+        let resource = "a/b".parse().unwrap();
+        Command::Release { by: Caller::unnumbered(session), resource, token: None, rest }
+    }
+
+    fn encoded(version: FormatVersion, command: &Command) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        tenure_wire::encode_command(version, command, &mut bytes);
+        bytes
+    }
+
+    /// A command that was queued before a raise, or forwarded by a node that is ahead, is encoded again for its entry.
+    #[test]
+    fn a_command_is_encoded_again_in_the_version_of_its_entry() {
+        let (old, new) = (FormatVersion::V1, FormatVersion::V2);
+        let plain = release(None);
+        assert_eq!(in_format(new, old, encoded(old, &plain)), Some(encoded(new, &plain)));
+        assert_eq!(in_format(old, new, encoded(new, &plain)), Some(encoded(old, &plain)));
+        let resting = release(Some(Duration::from_secs(1)));
+        assert_eq!(in_format(old, new, encoded(new, &resting)), None, "it would lose its rest");
+        assert_ne!(encoded(old, &plain), encoded(new, &plain), "or this shows nothing");
+    }
+
+    #[test]
+    fn an_entry_that_raises_is_written_in_the_version_it_raises_to() {
+        let (old, new) = (FormatVersion::V1, FormatVersion::V2);
+        let request = |command: &Command, version| LeaderRequest::Command {
+            encoded: encoded(version, command),
+            version,
+            raises: matches!(command, Command::Upgrade { .. }),
+            opens: false,
+            reply: Box::new(drop),
+        };
+        let plain = request(&release(None), new);
+        assert_eq!(entry_format(old, &[plain]), old, "a newer sender raises nothing");
+        assert_eq!(entry_format(old, &[request(&Command::Upgrade { to: new }, new)]), new);
+        assert_eq!(entry_format(new, &[]), new);
+    }
+}
