@@ -110,6 +110,7 @@ stories! {
     refusals_are_reported_once_a_second
     refused_acquire_ends_no_lapsed_session
     release_serves_the_queue_in_order
+    release_with_a_rest
     renewal_answer_tells_what_its_own_entry_did
     renewal_in_the_same_entry_beats_expiry
     repeated_open_gives_the_full_ttl_that_it_promises
