@@ -61,7 +61,7 @@ impl Machine {
             Some(notice) => Ending { reason: notice.reason.clone(), ..Ending::asked(notice.why) },
         };
         self.end_lease(number, session, ending);
-        if let Some(rest) = rest {
+        if let Some(rest) = rest.filter(|rest| !rest.is_zero()) {
             self.delay(number, self.state.time.plus(rest));
         }
         true

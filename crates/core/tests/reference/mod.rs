@@ -194,7 +194,7 @@ impl Model {
             }
             Command::Release { by, resource, token, rest } => self.numbered(by, false, |model, session| {
                 let released = model.give_back(session, &resource, token);
-                if let Some(rest) = rest.filter(|_| released) {
+                if let Some(rest) = rest.filter(|rest| released && !rest.is_zero()) {
                     model.rest(session, &resource, rest);
                 }
                 model.end_if_implicit_and_idle(session, EndReason::Released);
