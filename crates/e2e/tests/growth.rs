@@ -95,7 +95,7 @@ fn a_single_node_becomes_three_under_load() {
         let mut held = Vec::new();
         for number in 0..HOLDERS {
             let session = client.session().ttl(TTL).open().await.expect("opened");
-            let lease = session.acquire(&format!("kept/{number}")).await.expect("granted");
+            let lease = session.acquire(format!("kept/{number}")).await.expect("granted");
             let token = lease.permit().expect("held").token().get();
             held.push((session, lease, token));
         }

@@ -424,7 +424,7 @@ fn check_newcomer(
     let invalid = |message: String| ApiError::new(Code::InvalidArgument, message);
     let own = status.node;
     if replica.is_alone() {
-        return Err(invalid("this node was started alone and has no port for peers".into()).hint(&format!(
+        return Err(invalid("this node was started alone and has no port for peers".into()).hint(format!(
             "restart it with --node {own} --peers {own}=HOST:PORT, where the new nodes can reach it: it keeps its data and \
              its sessions; then add them"
         )));

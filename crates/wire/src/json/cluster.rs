@@ -82,6 +82,7 @@ pub struct NodeStatus {
     /// The random identity of its data directory.
     pub identity: String,
     /// The newest format version that it knows; 0 if it does not say.
+    #[serde(default)]
     pub format_newest: u32,
 }
 
@@ -122,7 +123,8 @@ pub struct ClusterStatus {
     /// After a restore nothing is granted for this long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restoring_ms: Option<u64>,
-    /// The format version that the cluster has agreed on.
+    /// The format version that the cluster has agreed on; 0 if the node does not say, as release 0.1.0 does not.
+    #[serde(default)]
     pub format: u32,
     /// The version that an upgrade would raise it to, if every member was received to know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -241,12 +241,13 @@ fn a_single_node_is_called_what_it_is() {
         revision: 8,
         last_token: 3,
         sessions: 1,
+        format: 2,
         ..Default::default()
     };
     expect![[r#"
         cluster c0ffee: node 1 leads in term 2.
         A single node: durable, not fault-tolerant. While it is down nothing is granted.
-        1 session, 0 resources in use, 0 waiters; last token 3, revision 8; node 1 has applied 17 of 17.
+        1 session, 0 resources in use, 0 waiters; last token 3, revision 8, format version 2; node 1 has applied 17 of 17.
 
         NODE  ROLE    CLIENTS         PEERS  LOG  BEHIND  HEARD  VERSION
            1  leader  127.0.0.1:7400          17       0  yes    0.1.0
