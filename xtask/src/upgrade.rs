@@ -33,7 +33,7 @@ fn last_release() -> Result<String, String> {
 
 fn last_commit(releases: &str) -> Option<String> {
     let lines = releases.lines().filter(|line| !line.starts_with('#'));
-    lines.filter_map(|line| line.split_whitespace().nth(1)).last().map(str::to_owned)
+    lines.filter_map(|line| line.split_whitespace().nth(1)).next_back().map(str::to_owned)
 }
 
 fn rehearse(from: &str) -> Result<(), String> {

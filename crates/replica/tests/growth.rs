@@ -91,10 +91,10 @@ async fn write(nodes: &[&Replica<Ledger>], entry: &[u8]) {
         loop {
             for node in nodes {
                 let leader_term = node.leadership().borrow().leader_term();
-                if let Some(leader_term) = leader_term {
-                    if propose(node, leader_term, entry).await.is_ok() {
-                        return;
-                    }
+                if let Some(leader_term) = leader_term
+                    && propose(node, leader_term, entry).await.is_ok()
+                {
+                    return;
                 }
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
