@@ -272,7 +272,7 @@ fn a_single_node_is_called_what_it_is() {
         cluster c0ffee: node 1 leads in term 2.
         A single node: durable, not fault-tolerant. While it is down nothing is granted.
         Nodes 2 and 3 learn and do not vote yet; if nobody is adding them: tenure cluster add 2=b:1 3=c:1
-        1 session, 0 resources in use, 0 waiters; last token 3, revision 8; node 1 has applied 17 of 17.
+        1 session, 0 resources in use, 0 waiters; last token 3, revision 8, format version 2; node 1 has applied 17 of 17.
 
         NODE  ROLE     CLIENTS         PEERS  LOG  BEHIND  HEARD  VERSION
            1  leader   127.0.0.1:7400  a:1     17       0  yes    0.1.0
