@@ -1,7 +1,7 @@
 //! A cron singleton: started on every host at the same minute, it runs on one.
 //!
-//! Whoever does not get the lease goes home with success. The report is published under the token, so that a run that was
-//! paused over its own end cannot replace the report of the run after it.
+//! Whoever does not get the lease goes home with success. The report is published under the token, so that a
+//! run that was paused over its own end cannot replace the report of the run after it.
 //!
 //! `cargo run -p tenure-examples --example cron -- /tmp/reports`
 

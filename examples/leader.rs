@@ -1,11 +1,12 @@
 //! A leader with registers: candidates wait in the queue, the leader counts on from where the last one
 //! stopped.
 //!
-//! The count lives in the store itself, in a register that only the token of the leader's lease can write: the store is its
-//! own fence, and the grant its barrier. Start it several times against one store and stop the leader with Ctrl-C or with
-//! `kill -STOP`: another one goes on, and the old one's late write is refused.
+//! The count lives in the store itself, in a register that only the token of the leader's lease can write:
+//! the store is its own fence, and the grant its barrier. Start it several times against one store and stop
+//! the leader with Ctrl-C or with `kill -STOP`: another one goes on, and the old one's late write is refused.
 //!
-//! `tenure serve` in one terminal, then `TENURE_ENDPOINTS=127.0.0.1:7400 cargo run -p tenure-examples --example leader`
+//! `tenure serve` in one terminal, then `TENURE_ENDPOINTS=127.0.0.1:7400 cargo run -p tenure-examples
+//! --example leader`
 
 use std::error::Error;
 use std::time::Duration;

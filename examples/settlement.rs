@@ -1,7 +1,8 @@
 //! A settlement batch on PostgreSQL: one of many hosts settles payments, in order, each exactly once.
 //!
-//! The lease decides who works; the fence in the database makes sure that nobody else's work lands, not even what a paused
-//! host sends when it wakes; the cursor, moved in the same transaction as the work, tells the successor where to go on.
+//! The lease decides who works; the fence in the database makes sure that nobody else's work lands, not even
+//! what a paused host sends when it wakes; the cursor, moved in the same transaction as the work, tells the
+//! successor where to go on.
 //!
 //! `DATABASE_URL=postgres://postgres@localhost/ledger cargo run -p tenure-examples --example settlement`
 
@@ -43,7 +44,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let session = client.session().open().await?;
     let lease = session.acquire(RESOURCE).fences([FENCE]).wait().await?;
 
-    // Barrier first: when it returns, nothing that the predecessor has sent can land any more. Only now is it time to read.
+    // Barrier first: when it returns, nothing that the predecessor has sent can land any more. Only now is it
+    // time to read.
     let found = lease.take_over(&[(FENCE, &fence.clone().over(barriers))]).await?;
     let cursor = found[0].cursor.as_ref().and_then(|cursor| cursor.as_text()?.parse().ok());
     let mut last: i64 = cursor.unwrap_or(0);

@@ -1,6 +1,8 @@
-//! A fenced transaction with `sqlx`: a driver that this project has no adapter for, and needs none. The rule is plain SQL.
+//! A fenced transaction with `sqlx`: a driver that this project has no adapter for, and needs none. The rule
+//! is plain SQL.
 //!
-//! `DATABASE_URL=postgres://postgres@localhost/ledger cargo run -p tenure-examples --features sqlx --example sqlx`
+//! `DATABASE_URL=postgres://postgres@localhost/ledger cargo run -p tenure-examples --features sqlx --example
+//! sqlx`
 
 use std::error::Error;
 use std::time::Duration;
@@ -45,7 +47,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         enter.execute(&mut *transaction).await?;
         let update = "UPDATE accounts SET balance = balance - 10 WHERE id = 7 RETURNING balance";
         let balance: i64 = sqlx::query_scalar(update).fetch_one(&mut *transaction).await?;
-        // What is committed after the lease has ended is what a fence is for; what need not be is not even tried.
+        // What is committed after the lease has ended is what a fence is for; what need not be is not even
+        // tried.
         if permit.time_left().is_zero() {
             return Ok(None);
         }

@@ -1,13 +1,13 @@
 //! A file-processing worker on S3: reads what lies under `inbox/`, writes results under `results/`.
 //!
-//! A result is uploaded under a name of its own and becomes visible with one conditional PUT of a manifest that carries
-//! the token: a worker that was paused between the two loses that race for ever.
+//! A result is uploaded under a name of its own and becomes visible with one conditional PUT of a manifest
+//! that carries the token: a worker that was paused between the two loses that race for ever.
 //!
 //! `AWS_BUCKET=files AWS_REGION=us-east-1 AWS_ACCESS_KEY_ID=… AWS_SECRET_ACCESS_KEY=… \
 //!  cargo run -p tenure-examples --features s3 --example worker`
 //!
-//! With `AWS_ENDPOINT=http://127.0.0.1:9000 AWS_ALLOW_HTTP=true` it is a server of your own. Without the feature the objects live in this process's
-//! memory, with a file to start from: enough for a look.
+//! With `AWS_ENDPOINT=http://127.0.0.1:9000 AWS_ALLOW_HTTP=true` it is a server of your own. Without the
+//! feature the objects live in this process's memory, with one input file.
 
 use std::error::Error;
 use std::sync::Arc;

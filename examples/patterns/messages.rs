@@ -1,8 +1,8 @@
-//! The token goes with every effect, not only with rows: messages, events, cache entries and counters carry scope and token,
-//! and whoever takes them in keeps the highest it has seen and passes over what is older.
+//! The token is sent with every effect, not only with rows: messages, events, cache entries and counters
+//! carry scope and token. A consumer remembers the highest token that it has seen and ignores older ones.
 //!
-//! A consumer's mark must be as durable as what it does with the message. Here both live in memory; in a database both
-//! belong into one transaction, which is what the adapters of `tenure-fence` are for.
+//! A consumer's mark must be as durable as what it does with the message. Here both are in memory; in a
+//! database both belong into one transaction, which is what the adapters of `tenure-fence` do.
 
 use std::collections::BTreeMap;
 
@@ -71,7 +71,8 @@ mod tests {
         let (mut consumed, mut cache, mut counter) = (Vec::new(), BTreeMap::new(), 0);
         assert!(inlet.take(stamp(&lease, 100).expect("it holds"), |price| consumed.push(price)));
 
-        // Sent, and on its way for longer than the lease: a message, an event for the cache, a step of a counter.
+        // Sent, and on its way for longer than the lease: a message, an event for the cache, a step of a
+        // counter.
         let late = stamp(&lease, 90).expect("it holds");
         let late_entry = stamp(&lease, ("AAPL", 90)).expect("it holds");
         let late_step = stamp(&lease, 1).expect("it holds");

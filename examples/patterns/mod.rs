@@ -1,7 +1,7 @@
-//! What leases are used for, each on a page: functions that do it, and a test that shows what they promise. Time in the
-//! tests is virtual, so a holder that freezes for a minute does so at once.
+//! What leases are used for, one page for each pattern: functions that implement it, and a test of what they
+//! promise. Time in the tests is virtual, so a holder that freezes for a minute does so immediately.
 //!
-//! `cargo run -p tenure-examples --example patterns -- NAME` tells what happens.
+//! `cargo run -p tenure-examples --example patterns -- NAME` prints what happens.
 
 pub mod deploy;
 pub mod messages;

@@ -1,5 +1,5 @@
-//! A few of something for many who want it (licences, GPUs, connections to an old machine): a semaphore. A grant names
-//! its slot, and each slot is a scope of its own for fences, so live holders never shut each other out.
+//! A semaphore: a limited number of slots for many clients (licences, GPUs, connections to an old machine). A
+//! grant names its slot, and each slot is its own fencing scope, so live holders never shut each other out.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Two racers, one winner: an acquire is a compare-and-set in one step of the log, so it cannot have two.
+//! Two clients, one winner: an acquire is a compare-and-set in one step of the log, so there cannot be two.
 
 use tenure_client::{Client, Session};
 
@@ -15,7 +15,7 @@ pub struct Race {
     pub token: u64,
 }
 
-/// Both ask in the same moment; whoever loses is told who holds it.
+/// Both send their request at the same moment; the loser learns who holds it.
 pub async fn race(racers: &[Session; 2]) -> Result<Race, BoxError> {
     let (first, second) = tokio::join!(racers[0].acquire(RESOURCE), racers[1].acquire(RESOURCE));
     let (winner, lease) = match (first, second) {
@@ -30,8 +30,8 @@ pub async fn race(racers: &[Session; 2]) -> Result<Race, BoxError> {
     Ok(Race { winner, token })
 }
 
-/// The same with nothing but a register: written only if it does not exist yet. Exclusive, too, but it has neither an end
-/// nor a token: whoever wins and dies has won for ever.
+/// The same with nothing but a register: written only if it does not exist yet. Exclusive, too, but it has
+/// neither an end nor a token: whoever wins and dies has won for ever.
 pub async fn race_by_hand(client: &Client, key: &str) -> Result<[bool; 2], BoxError> {
     let (one, other) = (client.registers(), client.registers());
     let absent = Default::default();
@@ -52,7 +52,7 @@ mod tests {
         let racers = [open(0).await.expect("a session"), open(1).await.expect("a session")];
         let mut last = 0;
         for _ in 0..100 {
-            let race = race(&racers).await.expect("one wins, one is told that it is held");
+            let race = race(&racers).await.expect("one wins, the other learns that it is held");
             assert!(race.token > last, "{race:?} after {last}");
             last = race.token;
         }

@@ -1,5 +1,5 @@
-//! Who is there, and where: an instance's entry hangs on its session and disappears with it. An entry that was not attached
-//! to anything is litter: nobody ever removes it.
+//! Service discovery: an instance's entry is attached to its session and disappears with it. An entry that is
+//! attached to nothing is never removed.
 
 use tenure_client::{Client, Lease, Session};
 
@@ -11,8 +11,8 @@ pub struct Listed {
     _place: Lease,
 }
 
-/// Lists an instance under its name. The name is leased, so that two instances cannot go by the same one; the address is
-/// an ephemeral register, so that it is gone in the very entry in which the session ends.
+/// Lists an instance under its name. The name is leased, so that two instances cannot go by the same one; the
+/// address is an ephemeral register, so that it is gone in the very entry in which the session ends.
 pub async fn list(client: &Client, name: &str, address: &str) -> Result<Listed, BoxError> {
     let session = client.session().holder(address).open().await?;
     let place = session.acquire(name).await?;

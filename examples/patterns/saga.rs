@@ -1,9 +1,9 @@
-//! A saga under a lease: the lease chooses who drives it, the journal says how far it has come, and every step can bear
-//! being asked for twice. If a step is refused for good, those before it are undone in reverse.
+//! A saga under a lease: the lease selects the driver, the journal records the progress, and every step is
+//! idempotent. If a step is refused for good, the steps before it are undone in reverse order.
 //!
-//! The journal is a register that only the driver's token can write, so a driver that was paused cannot set it back.
-//! The steps are somebody else's systems and check no token: each is given a key that names the saga and the step, and
-//! does the same thing once.
+//! The journal is a register that only the driver's token can write, so a paused driver cannot set it back.
+//! The steps are other systems that check no token: each call carries a key that names the saga and the step,
+//! and is done once for that key.
 
 use tenure_client::{Client, Lease};
 
@@ -42,7 +42,8 @@ pub async fn drive(
 ) -> Result<Ended, BoxError> {
     let session = client.session().holder(driver).open().await?;
     let lease = session.acquire(format!("saga/{saga}")).wait().await?;
-    // The grant is the barrier of the registers: nothing that an earlier driver sent can change the journal any more.
+    // The grant is the barrier of the registers: nothing that an earlier driver sent can change the journal
+    // any more.
     let mut done = journal(client, saga).await?;
     while done < STEPS.len() {
         if stops_before == Some(done) {
@@ -50,7 +51,8 @@ pub async fn drive(
             return Ok(Ended::LeftTo(done));
         }
         let key = format!("{saga}:{}", STEPS[done]);
-        // Done first and written down second: a driver that dies in between leaves a step that is asked for again.
+        // Done first and written down second: a driver that dies in between leaves a step that is asked for
+        // again.
         if !world.step(&key, STEPS[done]) {
             for step in STEPS[..done].iter().rev() {
                 world.undo(&format!("{saga}:{step}"), step);

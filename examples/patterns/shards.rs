@@ -1,5 +1,5 @@
-//! Shards and their owners: one session per worker, one lease per shard, one renewal for all of them. A worker takes no
-//! more than its share, and takes over what others leave.
+//! Sharding: one session for each worker, one lease for each shard, one renewal for all of them. A worker
+//! takes no more than its share, and takes over what other workers leave.
 
 use tenure_client::{Lease, Session};
 
@@ -10,8 +10,8 @@ pub fn name(shard: usize) -> String {
     format!("ingest/shard-{shard:02}")
 }
 
-/// Takes free shards until it has `share` of them. Begins where its number says, so that workers which start together do
-/// not all ask for the same one first.
+/// Takes free shards until it has `share` of them. Begins where its number says, so that workers which start
+/// together do not all ask for the same one first.
 pub async fn take_share(
     worker: &Session,
     shards: usize,

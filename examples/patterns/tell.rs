@@ -1,5 +1,5 @@
-//! What leases are used for, told one by one: `cargo run -p tenure-examples --example patterns -- NAME`, without a name all of
-//! them. The code is in `patterns/`, a page each, with the test that shows what it promises.
+//! The patterns, one by one: `cargo run -p tenure-examples --example patterns -- NAME`, without a name all of
+//! them. The code is in `patterns/`, one page each, with a test of what it promises.
 
 use std::time::Duration;
 

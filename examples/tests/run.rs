@@ -9,7 +9,8 @@ use std::process::Command;
 /// Runs an example by itself and gives what it printed.
 #[track_caller]
 fn run(example: &str, arguments: &[&str], environment: &[(&str, &str)]) -> String {
-    // Cargo builds a package's examples together with its tests, next to them: `target/debug/deps/run-hash` is this.
+    // Cargo builds a package's examples together with its tests, next to them: `target/debug/deps/run-hash`
+    // is this.
     let program = std::env::current_exe().expect("a running program has a path");
     let folder: PathBuf = program.ancestors().nth(2).expect("target/debug").join("examples");
     let mut command = Command::new(folder.join(example));
@@ -56,7 +57,8 @@ fn worker_publishes_what_it_found_in_s3() {
     ];
     let shown = run("worker", &[], &environment);
     assert!(shown.contains("poem.txt: 2 lines, under token 1"), "{shown}");
-    // The manifest is in the bucket: a second worker finds the work done. Its store is a new one, and its token 1 again.
+    // The manifest is in the bucket: a second worker finds the work done. Its store is a new one, and its
+    // token 1 again.
     assert_eq!(run("worker", &[], &environment), "");
 }
 

@@ -1,5 +1,5 @@
-//! Bytes as decisions: each choice takes the next byte, and when they run out every choice is the first one. So
-//! a small change of the input is a small change of what happens, which is what a fuzzer climbs on.
+//! Bytes as decisions: each choice takes the next byte; without bytes, every choice is the first one. So a
+//! small change of the input is a small change of what happens, which is what a fuzzer needs.
 
 use std::time::Duration;
 

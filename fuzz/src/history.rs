@@ -1,7 +1,7 @@
-//! Histories of entries, made of bytes in two ways. [`decoded`] reads them as a log would hold them, so nothing
-//! that a decoder lets through is left out. [`Author`] takes bytes as decisions and names sessions, tokens and
-//! resources that exist, so that it comes deep into the machine. Both may contain what no leader would propose:
-//! the machine must stand that too, because every replica meets it at once.
+//! Histories of entries, made of bytes in two ways. [`decoded`] reads them as a log would hold them, so
+//! nothing that a decoder lets through is left out. [`Author`] takes bytes as decisions and names sessions,
+//! tokens and resources that exist, so that it comes deep into the machine. Both may contain what no leader
+//! would propose: the machine must stand that too, because every replica meets it at once.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use tenure_wire::{decode_entry, encode_entry};
 
 use crate::choices::Choices;
 
-/// The entries that these bytes hold: each is a length of two bytes and the entry, and what is no entry is left out.
+/// The entries that these bytes hold: each is a length of two bytes and the entry, and what is no entry is
+/// left out.
 pub fn decoded(mut bytes: &[u8]) -> impl Iterator<Item = Entry> {
     std::iter::from_fn(move || {
         let (length, rest) = bytes.split_first_chunk::<2>()?;
@@ -288,7 +289,27 @@ impl<'a> Author<'a> {
     fn restore(&mut self, machine: &Machine) -> Command {
         let token_floor = self.token(machine);
         let holders_stopped = self.choices.one_in(2);
-        Command::Restore { backup: Box::new(machine.capture()), token_floor, holders_stopped }
+        let state = machine.capture();
+        let id = RestoreId::new([self.choices.number() as u8 % 2; 16]);
+        let number = self.choices.number() % 3;
+        match self.choices.number() % 4 {
+            0 => Command::Restore { backup: Box::new(state), token_floor, holders_stopped },
+            1 => {
+                let base = state.backup_base();
+                Command::RestoreBegin(Box::new(RestoreBegin { id, base, token_floor, holders_stopped }))
+            }
+            2 => {
+                // With whatever belongs to sessions, which no backup has: it must be refused.
+                let records = BackupRecords {
+                    resources: state.resources.iter().map(|(number, record)| (number, record.clone())).collect(),
+                    registers: state.registers.iter().map(|(number, record)| (number, record.clone())).collect(),
+                    used_nonces: state.used_nonces.iter().copied().collect(),
+                };
+                let (bytes, checksum, ended) = (1, 0, self.choices.number());
+                Command::RestorePiece(Box::new(RestorePiece { id, number, bytes, checksum, ended, records }))
+            }
+            _ => Command::RestoreCommit { id, pieces: number, records: self.choices.number(), checksum: 0 },
+        }
     }
 
     fn resource(&mut self) -> ResourceName {

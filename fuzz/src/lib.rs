@@ -1,9 +1,9 @@
-//! What the fuzz targets share: where their first inputs come from, how bytes become a history of entries, and
-//! what must hold of everything that a client can send.
+//! What the fuzz targets share: where their first inputs come from, how bytes become a history of entries,
+//! and what must hold of everything that a client can send.
 //!
 //! A target is a file in `bin/`: one for each decoder, and one for each way into the machine. It takes any
-//! bytes at all and must neither panic nor hang nor eat memory; where something decodes, the target also holds
-//! what was decoded against what the decoder promises. `cargo xtask fuzz` builds and runs them.
+//! bytes at all and must neither panic nor hang nor eat memory; where something decodes, the target also
+//! holds what was decoded against what the decoder promises. `cargo xtask fuzz` builds and runs them.
 
 mod choices;
 pub mod history;
@@ -14,8 +14,8 @@ use tenure_core::{ClusterTime, Command, Entry, FormatVersion, Machine, WallTime}
 use tenure_wire::{ApiError, decode_command, encode_command};
 
 /// Holds a command that the edge let in against what comes behind the edge: the log stores it, every replica
-/// reads the same, and a machine applies it without a panic. Whatever does not pass here, one client could send
-/// to take down every node at once.
+/// reads the same, and a machine applies it without a panic. Whatever does not pass here, one client could
+/// send to take down every node at once.
 pub fn acceptable(command: Command) {
     let mut written = Vec::new();
     encode_command(FormatVersion::NEWEST, &command, &mut written);

@@ -1,4 +1,4 @@
-//! A machine under watch: what must hold after every entry, whatever the entry was.
+//! A machine under test: what must hold after every entry, whatever the entry was.
 
 use tenure_core::{Applied, Entry, Event, EventKind, FormatVersion, Machine, Revision, SessionNumber};
 use tenure_wire::{grpc, json, read_snapshot, state_hash, write_snapshot};

@@ -1,7 +1,7 @@
 //! First inputs: the golden files of the wire formats, cut into what each target reads.
 //!
-//! A fuzzer that starts from nothing spends its minutes finding a magic word. These are embedded, so a target
-//! finds them wherever it runs; `cargo xtask fuzz` names the folder into which they are written.
+//! A fuzzer that starts from nothing spends its time on finding magic numbers. The seeds are embedded, so a
+//! target finds them wherever it runs; `cargo xtask fuzz` names the folder into which they are written.
 
 use std::path::PathBuf;
 
@@ -33,9 +33,11 @@ pub fn snapshot() -> Vec<u8> {
     from_hex(include_str!("../../crates/wire/tests/golden/snapshot.v1.hex"))
 }
 
-/// A backup of the same state.
-pub fn backup() -> Vec<u8> {
-    from_hex(include_str!("../../crates/wire/tests/golden/backup.v1.hex"))
+/// Backups of the same state: without sessions, as they are written today, and with them, as release 0.1.0
+/// wrote them.
+pub fn backups() -> Vec<Vec<u8>> {
+    let with_sessions = include_str!("../../crates/wire/tests/golden/backup-with-sessions.v1.hex");
+    vec![from_hex(include_str!("../../crates/wire/tests/golden/backup.v2.hex")), from_hex(with_sessions)]
 }
 
 /// Forwarded requests, then replies to such.

@@ -22,7 +22,7 @@ export function line(event) {
   const name = event.resource === undefined ? null : scope(event.resource, event.slot);
   switch (event.kind) {
     case "granted":
-      return { ...base, group: "granted", about: event.resource, text: `${name} granted to ${event.holder}, token ${event.token}, generation ${event.generation}${event.waited_ms ? `, after ${span(event.waited_ms)} in line` : ""}` };
+      return { ...base, group: "granted", about: event.resource, text: `${name} granted to ${event.holder}, token ${event.token}, generation ${event.generation}${event.waited_ms ? `, after ${span(event.waited_ms)} in the queue` : ""}` };
     case "ended":
       return { ...base, group: "ended", about: event.resource, grave: ["expired", "revoked", "taken_over", "died", "held_too_long"].includes(event.why), text: `${name} ended for ${event.holder}, token ${event.token}: ${event.why} (${why(event.why)}) after ${span(event.held_ms)}${event.late_us >= 1000 ? `, ${span(event.late_us / 1000)} late` : ""}${event.reason ? ` “${event.reason}”` : ""}` };
     case "noticed":
@@ -46,7 +46,7 @@ export function line(event) {
     case "armed":
       return { ...base, group: "fence", about: event.scope, text: `${event.fence} installed token ${event.token} for ${event.scope}` };
     case "barrier":
-      return { ...base, group: "fence", about: event.resource, text: `token ${event.token} taken for nobody on ${event.resource}` };
+      return { ...base, group: "fence", about: event.resource, text: `token ${event.token} issued without a holder on ${event.resource}` };
     case "changed":
       return { ...base, group: "other", about: event.what, text: `${event.what}: ${event.how}` };
     case "put":

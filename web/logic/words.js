@@ -101,3 +101,11 @@ export function inPath(resource) {
 export function plural(number, one, many) {
   return `${count(number)} ${number === 1 ? one : many}`;
 }
+
+/** Where a history was cut, and by which limit. */
+export function cut({ leases, limit = null, max = null, token = null }) {
+  const what = `${plural(leases, "older lease was", "older leases were")} dropped`;
+  const by = limit === null ? "" : `, limit ${limit} = ${count(max)}`;
+  const rest = token === null ? "" : `: every lease above token ${count(token)} is listed`;
+  return `${what}${by}${rest}.`;
+}

@@ -23,6 +23,9 @@
   equal([words.when(noon, noon + 1000), words.when(noon, noon + 86_400_000)], ["12:00:00", "2026-03-04 12:00"], "today by its time, else with its day");
   equal(words.inPath("a/b c:d#é"), "a/b%20c%3Ad%23%C3%A9", "a name in a path");
 
+  equal(words.cut({ leases: 1 }), "1 older lease was dropped.", "a cut of which only the number is known");
+  equal(words.cut({ leases: 12, limit: "history_per_resource_max", max: 1000, token: 57 }), "12 older leases were dropped, limit history_per_resource_max = 1 000: every lease above token 57 is listed.", "a cut");
+
   // Metrics.
   const page = metrics.parse('# HELP x y\n# TYPE x counter\nx 3\ny{a="q\\"\\\\\\n",b="c"} 1.5\ny{b="d"} 2\nz_bucket{le="0.1"} 50\nz_bucket{le="1"} 100\nz_bucket{le="+Inf"} 100\n');
   equal([metrics.value(page, "x"), metrics.value(page, "y"), metrics.value(page, "y", { b: "d" }), metrics.value(page, "none")], [3, 3.5, 2, null], "values");

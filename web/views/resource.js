@@ -5,7 +5,7 @@ import { announce, badge, cell, confirm, h, section, setText, table } from "../d
 import { timeline } from "../draw.js";
 import { whyWaits } from "../logic/leases.js";
 import { bars, gaps, lanes, summary, Window } from "../logic/timeline.js";
-import { calendar, count, mode, plural, scope, span, when, why } from "../logic/words.js";
+import { calendar, count, cut, mode, plural, scope, span, when, why } from "../logic/words.js";
 
 const READ_EVERY_MS = 2_000;
 const DAY = 86_400_000;
@@ -194,11 +194,12 @@ export function mount(root, context, resource) {
 
   function showPast() {
     const { history } = state;
-    put(past, history.transitions, () => {
-      if (history.transitions.length === 0) return h("p.quiet", {}, "No lease of it has ended yet.");
-      return table("Past leases, the newest first", [{ title: "Token", number: true }, "Holder", "From", "Held", "Ended"],
+    put(past, [history.transitions, history.dropped ?? null], () => {
+      if (history.transitions.length === 0) return h("p.quiet", {}, history.dropped ? cut(history.dropped) : "No lease of it has ended yet.");
+      const rows = table("Past leases, the newest first", [{ title: "Token", number: true }, "Holder", "From", "Held", "Ended"],
         history.transitions.map((lease) =>
           h("tr", {}, cell(count(lease.token), "number", true), cell(scope(lease.holder, lease.slot)), cell(h("span", { title: calendar(Date.parse(lease.from)) }, when(Date.parse(lease.from), serverNow()))), cell(span(lease.held_ms)), cell(h("span", { title: why(lease.why), class: ["expired", "died", "taken_over", "revoked", "held_too_long"].includes(lease.why) ? "warn" : null }, lease.reason ? `${lease.why}: “${lease.reason}”` : lease.why)))));
+      return history.dropped ? [rows, h("p.quiet", {}, cut(history.dropped))] : rows;
     });
   }
 
@@ -309,7 +310,7 @@ export function mount(root, context, resource) {
   async function transfer(holder) {
     const line = state.lease?.waiters ?? [];
     if (line.length === 0) {
-      await confirm({ title: "Nobody waits for it", explain: "A lease is handed to a session that stands in line for it. Let the successor acquire with waiting first.", action: "I see" });
+      await confirm({ title: "Nobody waits for it", explain: "A lease is handed to a session that is queued for it. Let the successor acquire with waiting first.", action: "I see" });
       return;
     }
     const asked = await confirm({
@@ -377,7 +378,7 @@ function reasonText(reason) {
     case "held":
       return `held by ${reason.holders.map((holder) => `${holder.holder}${holder.notice ? " (under notice)" : ""}`).join(", ")}`;
     case "line":
-      return `${plural(reason.ahead, "acquire", "acquires")} ahead in line${reason.prior ? `, ${reason.prior} of higher priority` : ""}`;
+      return `${plural(reason.ahead, "acquire", "acquires")} ahead in the queue${reason.prior ? `, ${reason.prior} of higher priority` : ""}`;
     case "rest":
       return `it rests for another ${span(reason.ms)} after an unclean end`;
     case "others":

@@ -1,4 +1,5 @@
-//! Tenure and its peers side by side: installs what is missing, builds as it is shipped, and hands over to the bench crate.
+//! `cargo xtask bench-peers`: installs what is missing, builds the release, and starts the comparison of the
+//! bench crate.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};

@@ -1,4 +1,4 @@
-//! `cargo xtask chaos`: builds the binary and what breaks it, and breaks it.
+//! `cargo xtask chaos`: builds the binary and the fault injection, and runs it.
 
 use std::process::{Command, ExitCode};
 

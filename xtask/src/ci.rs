@@ -1,5 +1,5 @@
-//! `cargo xtask ci`: judges everything, installs nothing, writes nothing but build output. The cheap steps
-//! come first, so that a slip in a document is told at once. `cargo xtask test` is `setup`, then this.
+//! `cargo xtask ci`: checks everything, installs nothing, writes nothing but build output. The cheap steps
+//! come first, so that a mistake in a document is reported early. `cargo xtask test` is `setup`, then this.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, ExitCode, Stdio};

@@ -1,5 +1,5 @@
-//! Judges the table of crates in `docs/ARCHITECTURE.md` against the manifests: every crate has a row, uses
-//! only those of ours that its row allows, and is not used where its row says so. Tests may use anything.
+//! Checks the table of crates in `docs/ARCHITECTURE.md` against the manifests: every crate has a row, uses
+//! only the crates that its row allows, and is used only where its row allows. Tests may use anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 

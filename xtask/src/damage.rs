@@ -1,10 +1,11 @@
-//! `cargo xtask damage`: damages the files of a stopped node, many times, and counts what came of it.
+//! `cargo xtask damage`: damages the files of a stopped node, many times, and counts the outcomes.
 
 use std::process::ExitCode;
 
 use crate::workspace::cargo;
 
-/// `cargo xtask damage [--rounds N] [--seed S] [--serve]`: replicas alone, or with `--serve` the binary over HTTP.
+/// `cargo xtask damage [--rounds N] [--seed S] [--serve]`: replicas alone, or with `--serve` the binary over
+/// HTTP.
 pub fn run(arguments: &[String]) -> ExitCode {
     let (mut rounds, mut seed, mut serve) = ("1000", "1", false);
     let mut rest = arguments.iter();

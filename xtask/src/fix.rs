@@ -1,5 +1,5 @@
-//! `cargo xtask fix`: writes what a machine can write, for a person to read in the diff: formatting,
-//! what stories end with, golden files, snapshots of the public surface.
+//! `cargo xtask fix`: writes what can be generated, for review in the diff: formatting, the results in
+//! stories, golden files, snapshots of the public API.
 
 use std::process::ExitCode;
 

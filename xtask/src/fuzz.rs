@@ -1,8 +1,8 @@
 //! `cargo xtask fuzz`: builds the fuzz targets and runs each for a while, as many at once as there are cores.
 //!
-//! A target is a file in `fuzz/src/bin`. The targets are built by the stable compiler: what makes them fuzz
-//! targets is LLVM's coverage counters in our own code and in what it uses, and the engine that reads them.
-//! What a run learns stays below the build output, so a later run goes on where this one ended.
+//! A target is a file in `fuzz/src/bin`. The stable compiler builds them, with LLVM's coverage counters in
+//! our code and its dependencies, and the engine that reads them. The corpus stays below the build output, so
+//! a later run continues where this one ended.
 
 use std::collections::VecDeque;
 use std::fs::{self, File};

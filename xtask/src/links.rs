@@ -1,5 +1,5 @@
-//! Judges the links of all Markdown files: a relative link leads to a file that exists, an anchor to a
-//! heading that exists. What lies outside of the workspace is not asked for: tests need no network.
+//! Checks the links of all Markdown files: a relative link names a file that exists, an anchor a heading that
+//! exists. Links to other sites are not checked: tests need no network.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

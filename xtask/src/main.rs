@@ -1,7 +1,7 @@
-//! Chores, one file each. `setup` installs what the tests need; `ci` judges, installs nothing and writes
-//! nothing but build output; `test` does both; `fix` writes what can be written by a machine.
+//! Developer commands, one file each. `setup` installs what the tests need; `ci` checks everything, installs
+//! nothing and writes nothing but build output; `test` does both; `fix` writes what can be generated.
 //!
-//! This crate is compiled cold before anything else, so it uses the standard library alone.
+//! This crate is compiled first, without a cache, so it uses the standard library alone.
 
 mod bench_peers;
 mod chaos;

@@ -1,5 +1,5 @@
-//! What the tests and checks use beyond Rust: the one table of it. A test that needs a program asks the
-//! harness whether it is there and counts itself as skipped if it is not; a new need is a new row here.
+//! The one table of what tests and checks need beyond Rust. A test that needs a program checks with the
+//! harness whether it is installed and is reported as skipped if not; a new requirement is a new row here.
 
 use std::path::PathBuf;
 

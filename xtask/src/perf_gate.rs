@@ -1,5 +1,5 @@
-//! Instruction counts of the core's apply path, held against a stored baseline. Instructions, not time: what else the
-//! machine does cannot blur them, so a few per cent more is a change of the code and not of the weather.
+//! Instruction counts of the core's apply path, compared with a stored baseline. Instructions, not time:
+//! other load on the machine does not affect them, so a few per cent more is a change of the code.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

@@ -1,5 +1,5 @@
-//! The proof that `core` is pure: it says `no_std`, brings the standard library in for its tests alone,
-//! depends on nothing, and builds for a machine without an operating system where such a target is installed.
+//! Checks that `core` is pure: it is `no_std`, uses the standard library only in tests, has no dependency,
+//! and builds for a target without an operating system where one is installed.
 
 use std::path::Path;
 use std::process::Command;

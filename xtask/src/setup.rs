@@ -1,6 +1,6 @@
 //! Installs what the tests use, as far as this user may: Debian packages as root, Python packages and crates
-//! into folders below the build output. What cannot be installed is named with the line to type; it is no
-//! failure, because the tests that need it then count themselves as skipped.
+//! into folders below the build output. What cannot be installed is printed with the command to run. That is
+//! no failure, because the tests that need it are then reported as skipped.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

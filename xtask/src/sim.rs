@@ -1,5 +1,5 @@
-//! `cargo xtask sim`: builds the simulator and runs seeds. It is built apart from everything else, because it
-//! seeds tokio's own generator: only `--cfg tokio_unstable` exposes that, and nothing shipped has the flag.
+//! `cargo xtask sim`: builds the simulator and runs seeds. It is built separately, because it seeds tokio's
+//! random generator: that needs `--cfg tokio_unstable`, and nothing that is shipped has this flag.
 
 use std::process::{Command, ExitCode};
 

@@ -1,5 +1,5 @@
-//! A run of steps: each has a heading, a verdict and a time, and the end is one table. A failed step
-//! does not stop the others, so one run tells everything that is wrong.
+//! A sequence of steps: each has a heading, a result and a duration, and the end is one table. A failed step
+//! does not stop the others, so one run reports everything that is wrong.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
-//! Snapshots of what our libraries promise: every public item, method, field and variant, one per line,
-//! in `docs/public-api/`. Widening a surface is then a visible line in a diff. The snapshot is read from
-//! the source text, because the compiler tells its public items to nightly tools only.
+//! Snapshots of the public API of our libraries: every public item, method, field and variant, one per line,
+//! in `docs/public-api/`. So a wider API is a visible line in a diff. The snapshot is read from the source
+//! text, because the compiler gives its list of public items only to nightly tools.
 
 use std::path::{Path, PathBuf};
 

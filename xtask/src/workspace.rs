@@ -60,7 +60,8 @@ fn words(command: &Command) -> String {
     text
 }
 
-/// All files below `folder` with this extension, in a fixed order; hidden folders and build output are left out.
+/// All files below `folder` with this extension, in a fixed order; hidden folders and build output are left
+/// out.
 pub fn files(folder: &Path, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_path_buf()];

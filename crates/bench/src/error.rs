@@ -1,4 +1,4 @@
-//! Why a measurement came to nothing, in words.
+//! Why a measurement failed, as text.
 
 use std::fmt;
 

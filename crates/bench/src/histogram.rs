@@ -1,6 +1,6 @@
-//! Latencies over nine orders of magnitude in a few kilobytes: the layout of a high dynamic range histogram. Values
-//! of the same power of two share a row of equal steps, so a value is known to within a thousandth of itself wherever
-//! it lies, and recording one is two shifts and an increment.
+//! A high dynamic range histogram: latencies over nine orders of magnitude in a few kilobytes. Values of the
+//! same power of two share a row of equal steps, so every value is stored to within a thousandth of itself,
+//! and recording one is two shifts and an increment.
 
 /// Steps per power of two: 2^10, a thousandth.
 const STEP_BITS: u32 = 10;
@@ -56,7 +56,8 @@ impl Histogram {
         if self.count == 0 { 0.0 } else { self.sum as f64 / self.count as f64 }
     }
 
-    /// The value that this share of all does not exceed: the upper end of its step, never more than the largest.
+    /// The value that this share of all does not exceed: the upper end of its step, never more than the
+    /// largest.
     pub fn value_at_quantile(&self, quantile: f64) -> u64 {
         let wanted = ((quantile * self.count as f64).ceil() as u64).max(1);
         let mut seen = 0;
@@ -96,10 +97,10 @@ mod tests {
     fn every_value_is_known_to_within_a_thousandth() {
         for value in (0..10_000).chain((0..1_000).map(|n| n * n * 977)) {
             let counted_as = highest(index(value));
-            assert!(counted_as >= value, "{value} is told as {counted_as}");
+            assert!(counted_as >= value, "{value} is counted as {counted_as}");
             assert!(
                 (counted_as - value) as f64 <= value as f64 / STEPS as f64,
-                "{value} is told as {counted_as}"
+                "{value} is counted as {counted_as}"
             );
         }
     }

@@ -1,9 +1,9 @@
-//! Canonical workloads, measured: what `tenure bench` runs.
+//! The canonical workloads that `tenure bench` runs and measures.
 //!
-//! One driver, several stores: a workload is written once against `target::Store` and never asks which store it
-//! drives, so that two results differ by the store alone. Closed loops measure capacity; open loops (`rate`) measure what a caller
-//! sees at a given load, counted from when an operation was *due*, so that a stall is not hidden by the
-//! operations that it kept from starting. Nothing here is used by anything that serves.
+//! One driver, several stores: a workload is written once against `target::Store` and does not know which
+//! store it drives, so two results differ by the store alone. Closed loops measure capacity. Open loops
+//! (`rate`) measure what a client sees at a given load; latency counts from when an operation was *due*, so a
+//! stall is not hidden by the operations that it delayed. Nothing that serves requests uses this crate.
 
 mod error;
 mod histogram;

@@ -1,4 +1,5 @@
-//! Counting: histograms that tasks fill on their own and that are merged at the end, and the window in which things count.
+//! Histograms that each task fills on its own and that are merged at the end, and the time window in which
+//! operations count.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

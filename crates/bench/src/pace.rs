@@ -1,5 +1,5 @@
-//! When the next operation is due. A closed loop: as soon as the last one is done. An open loop: by a fixed schedule
-//! that does not wait for the store, and against which latency is counted.
+//! When the next operation is due. In a closed loop: when the last one is done. In an open loop: by a fixed
+//! schedule that does not wait for the store; latency counts from the scheduled time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

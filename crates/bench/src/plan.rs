@@ -1,4 +1,4 @@
-//! What is to be measured: the one description that the command line, the peers' runs and the tests share.
+//! What to measure: the one description shared by the command line, the comparison runs and the tests.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! Processor time and memory of processes, as the kernel counts them.
+//! Processor time and memory of processes, from the kernel's counters.
 
 use std::time::Duration;
 
@@ -29,7 +29,8 @@ impl Usage {
 fn one(pid: &str) -> Option<Usage> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name is in parentheses and may contain anything, so what counts starts after the last one. Then the
-    // fields are the third and following of proc(5): 14 and 15 are times in hundredths of a second, 24 is pages.
+    // fields are the third and following of proc(5): 14 and 15 are times in hundredths of a second, 24 is
+    // pages.
     let (_, fields) = text.rsplit_once(')')?;
     let fields: Vec<&str> = fields.split_whitespace().collect();
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();

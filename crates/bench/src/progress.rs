@@ -1,4 +1,4 @@
-//! A bar on stderr while something runs, on a terminal only.
+//! A progress bar on stderr, on a terminal only.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What a run found, as it is printed and stored.
+//! The result of a run, as it is printed and stored.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Every workload runs against one node for a moment and finds something. No speed is asserted: the machine that runs
-//! the tests is busy with the tests.
+//! Every workload runs against one node for a moment and finds something. No speed is asserted: the machine
+//! that runs the tests is busy with the tests.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

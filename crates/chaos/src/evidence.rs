@@ -1,5 +1,5 @@
-//! Makes of everything that was seen a history that the checkers can judge: who was well, who died and when what it held was
-//! seen in other hands, what the nodes have in the end.
+//! Builds from all observations a history that the checkers can judge: which processes were healthy, which
+//! died and when another holder was seen with what they held, and the final state of the nodes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,14 +8,15 @@ use serde_json::Value;
 use tenure_checker::{Call, Death, Final, History, Outcome, Response, Wait};
 use tenure_e2e::Http;
 
-use crate::cast::{Cast, Role};
 use crate::holder::RESOURCES;
 use crate::nemesis::{Injected, rest};
-use crate::story::Story;
+use crate::recorder::Recorder;
+use crate::testbed::{Role, Testbed};
 use crate::time::{Patience, now};
 
-/// How long a dead holder's lease may stay once everything is well: its TTL, and generously for a machine that compiles
-/// at the same time. What the design promises is measured in simulation, where time is not shared.
+/// How long a dead holder's lease may stay once everything is well: its TTL, and generously for a machine
+/// that compiles at the same time. What the design promises is measured in simulation, where time is not
+/// shared.
 const LINGERS_AT_MOST: u64 = 30_000_000;
 /// How long anybody may wait for a turn when all faults are over.
 const TURN_WITHIN_SECONDS: u64 = 60;
@@ -30,10 +31,10 @@ pub struct Onlooker {
 
 impl Onlooker {
     /// Begins. Its process number is one that no process has.
-    pub fn start(cast: &Cast, story: &Story) -> Onlooker {
+    pub fn start(testbed: &Testbed, recorder: &Recorder) -> Onlooker {
         let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let (stopped, story) = (stop.clone(), story.clone());
-        let mut callers: Vec<Http> = cast
+        let (stopped, recorder) = (stop.clone(), recorder.clone());
+        let mut callers: Vec<Http> = testbed
             .addresses()
             .into_iter()
             .map(|address| Http::new(address).with_limit(Duration::from_secs(1)))
@@ -44,7 +45,7 @@ impl Onlooker {
                     return;
                 }
                 let count = callers.len();
-                look(&mut callers[turn % count], RESOURCES[turn / count % RESOURCES.len()], turn, &story);
+                look(&mut callers[turn % count], RESOURCES[turn / count % RESOURCES.len()], turn, &recorder);
                 std::thread::sleep(Duration::from_millis(60));
             }
         });
@@ -61,7 +62,7 @@ impl Drop for Onlooker {
     }
 }
 
-fn look(http: &mut Http, resource: &str, turn: usize, story: &Story) {
+fn look(http: &mut Http, resource: &str, turn: usize, recorder: &Recorder) {
     let asked = now();
     let Ok(reply) = http.call("GET", &format!("/v1/leases/{resource}"), None) else { return };
     if reply.status != 200 {
@@ -70,21 +71,21 @@ fn look(http: &mut Http, resource: &str, turn: usize, story: &Story) {
     let lease = reply.json();
     let token = lease["token"].as_u64().map_or(String::new(), |token| token.to_string());
     let word = if lease["state"] == "held" { "heldby" } else { "free" };
-    story.receive(u32::MAX, &format!("begin {turn} {asked} look {resource}"));
-    story.receive(u32::MAX, &format!("end {turn} {} {word} {token}", now()));
+    recorder.receive(u32::MAX, &format!("begin {turn} {asked} look {resource}"));
+    recorder.receive(u32::MAX, &format!("end {turn} {} {word} {token}", now()));
 }
 
 /// When all faults are over everybody's turn comes: waits for that, and writes down who had to wait how long.
-pub fn turns(cast: &mut Cast, story: &Story) -> Result<Vec<Wait>, String> {
+pub fn turns(testbed: &mut Testbed, recorder: &Recorder) -> Result<Vec<Wait>, String> {
     let since = now();
     let holders: Vec<usize> =
-        [Role::Library, Role::ThroughAgent].into_iter().flat_map(|role| cast.of(role)).collect();
-    let expected: Vec<u32> = holders.iter().map(|index| cast.players[*index].1.process).collect();
+        [Role::Library, Role::ThroughAgent].into_iter().flat_map(|role| testbed.of(role)).collect();
+    let expected: Vec<u32> = holders.iter().map(|index| testbed.players[*index].1.process).collect();
     let mut granted: BTreeMap<u32, u64> = BTreeMap::new();
     let mut patience = Patience::of_seconds(TURN_WITHIN_SECONDS);
     while granted.len() < expected.len() && patience.lasts() {
-        rest(cast, Duration::from_millis(50))?;
-        for process in story.granted_since(since) {
+        rest(testbed, Duration::from_millis(50))?;
+        for process in recorder.granted_since(since) {
             granted.entry(process).or_insert_with(now);
         }
         granted.retain(|process, _| expected.contains(process));
@@ -101,24 +102,24 @@ pub fn turns(cast: &mut Cast, story: &Story) -> Result<Vec<Wait>, String> {
 }
 
 /// What every node has in the end, when nobody asks for anything any more.
-pub fn finals(cast: &mut Cast) -> Vec<Final> {
+pub fn finals(testbed: &mut Testbed) -> Vec<Final> {
     let mut patience = Patience::of_seconds(60);
     loop {
-        let said = cast.confess();
+        let said = testbed.confess();
         let applied: Vec<u64> = said.iter().filter_map(|(_, status)| status["applied"].as_u64()).collect();
         // Sessions that were left behind run out first, and entries are written for that.
-        let level = applied.len() == cast.nodes.len() && applied.iter().all(|one| *one == applied[0]);
+        let level = applied.len() == testbed.nodes.len() && applied.iter().all(|one| *one == applied[0]);
         let idle = said.iter().all(|(_, status)| status["sessions"].as_u64() == Some(0));
         if (level && idle) || !patience.lasts() {
-            return said.iter().map(|(node, status)| one_final(cast, *node, status)).collect();
+            return said.iter().map(|(node, status)| one_final(testbed, *node, status)).collect();
         }
         std::thread::sleep(Duration::from_millis(200));
     }
 }
 
-fn one_final(cast: &Cast, node: u64, status: &Value) -> Final {
+fn one_final(testbed: &Testbed, node: u64, status: &Value) -> Final {
     let registers = REGISTERS.iter().filter_map(|key| {
-        let register = cast.register(node, key)?;
+        let register = testbed.register(node, key)?;
         let value = register["value"].as_str()?.parse().ok()?;
         Some(((*key).into(), value, register["mod_revision"].as_u64()?))
     });

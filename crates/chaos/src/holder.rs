@@ -1,6 +1,7 @@
-//! A holder: a process of its own that takes leases with the client library, takes over its fence, and writes under permits into
-//! the ledger and into a guarded register. Now and then it is a zombie on purpose, and writes with a token whose lease it has
-//! given back or lost: the ledger must refuse that once a successor's barrier is in.
+//! A holder: a separate process that takes leases with the client library, takes over its fence, and writes
+//! under permits into the ledger and into a guarded register. Sometimes it deliberately writes with the token
+//! of a lease that it has released or lost: the ledger must refuse that once a successor's barrier is
+//! installed.
 
 use std::time::Duration;
 
@@ -8,9 +9,9 @@ use tenure_client::{AcquireError, CallError, Client, Code, Effect, Endpoints, Le
 use tenure_core::{Scope, Token};
 use tenure_e2e::Dice;
 
+use crate::emit::{begin, end, number, tell, wrote};
 use crate::ledger::{FENCE, Ledger, bare};
 use crate::time::now;
-use crate::voice::{begin, end, number, tell, wrote};
 
 /// What a holder is told on its command line.
 pub struct Holder {
@@ -167,7 +168,8 @@ fn value_of(found: &tenure_core::Register) -> String {
     }
 }
 
-/// Writes and reads one register without pause, and holds nothing: how long it goes unanswered is how long the store is away.
+/// Writes and reads one register without pause, and holds nothing: how long it goes unanswered is how long
+/// the store is away.
 pub fn probe(process: u32, endpoints: &Endpoints) -> Result<(), String> {
     runtime()?.block_on(async {
         let registers = Client::connect(endpoints).registers();

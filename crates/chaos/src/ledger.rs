@@ -1,8 +1,8 @@
-//! The storage: a real PostgreSQL behind the shipped fence, and what its rows say in the end.
+//! The storage: a real PostgreSQL behind the shipped fence, and what its rows contain at the end.
 //!
-//! Holders reach it by a unix socket, whatever the network does: a holder that is cut off from the store and can still write is
-//! what fences are for. It is judged from its own rows, in the order in which the database committed them, and not from what
-//! anybody told.
+//! Holders reach it over a Unix socket, whatever happens to the network: fences exist for holders that are
+//! cut off from the lease store and can still write. The result is judged from the rows, in the order in
+//! which the database committed them, not from what clients reported.
 
 #[path = "../../fence/tests/support/mod.rs"]
 mod support;

@@ -1,21 +1,22 @@
-//! `tenure-chaos`: real processes, real disks, a real database and a real network that is broken on purpose; what holders saw is
-//! judged by the same checkers that judge the simulation.
+//! `tenure-chaos`: fault injection on real processes, disks, networks and a real database. What holders
+//! observed is judged by the same checkers as the simulation.
 //!
-//! It needs root, `ip`, `nft` and PostgreSQL. What it breaks lives in network namespaces of its own, and goes with them.
-//! Start reading at `nemesis.rs` for what goes wrong, `holder.rs` and `worker.rs` for who is watched, `evidence.rs` for what is judged.
+//! It needs root, `ip`, `nft` and PostgreSQL. Everything that it breaks is in its own network namespaces and
+//! is removed with them. Start reading at `nemesis.rs` for the faults, `holder.rs` and `worker.rs` for the
+//! observed processes, and `evidence.rs` for what is judged.
 
-mod cast;
+mod emit;
 mod evidence;
 mod holder;
 mod ledger;
+mod managed;
 mod nemesis;
-mod picture;
 mod plain;
-mod player;
+mod recorder;
 mod report;
-mod story;
+mod testbed;
 mod time;
-mod voice;
+mod timeline;
 mod worker;
 
 use std::path::PathBuf;
@@ -26,19 +27,19 @@ use tenure_checker::{History, Judged, Violation, judge};
 use tenure_client::Endpoints;
 use tenure_e2e::Dice;
 
-use crate::cast::{Cast, Wanted};
 use crate::evidence::Onlooker;
 use crate::holder::Holder;
 use crate::ledger::Database;
 use crate::nemesis::{Nemesis, rest};
+use crate::recorder::Recorder;
 use crate::report::Ran;
-use crate::story::Story;
+use crate::testbed::{Testbed, Wanted};
 use crate::time::now;
 
 /// The file beside the report that holds everything that was judged.
 const HISTORY: &str = "history.txt";
-/// How a line of it begins that tells what was found broken by looking at more than the history: PostgreSQL's rows, a cluster
-/// that did not heal.
+/// How a line of it begins that tells what was found broken by looking at more than the history: PostgreSQL's
+/// rows, a cluster that did not heal.
 const FOUND: &str = "# found ";
 
 const USAGE: &str = "\
@@ -147,7 +148,7 @@ fn run(asked: &Asked) -> Result<(), String> {
     std::fs::create_dir_all(&asked.folder).map_err(|error| format!("{}: {error}", asked.folder.display()))?;
     let folder = asked.folder.canonicalize().map_err(|error| error.to_string())?;
     let database = Database::start()?;
-    let story = Story::default();
+    let recorder = Recorder::default();
     let mut nemesis = Nemesis::new(asked.seed);
     let wanted = Wanted {
         nodes: asked.nodes,
@@ -156,21 +157,21 @@ fn run(asked: &Asked) -> Result<(), String> {
         folder: folder.clone(),
         ledger: database.place(),
     };
-    let mut cast = Cast::start(wanted, &story, Dice::seeded(asked.seed))?;
+    let mut testbed = Testbed::start(wanted, &recorder, Dice::seeded(asked.seed))?;
     let formed_by = now() + 60_000_000;
-    while story.answered_last().is_none() {
+    while recorder.answered_last().is_none() {
         if now() > formed_by {
             return Err(format!("the cluster did not form; its logs are in {}", folder.display()));
         }
-        rest(&mut cast, Duration::from_millis(50))?;
+        rest(&mut testbed, Duration::from_millis(50))?;
     }
-    let onlooker = Onlooker::start(&cast, &story);
+    let onlooker = Onlooker::start(&testbed, &recorder);
     // What it is like when nothing is broken.
-    rest(&mut cast, Duration::from_secs(2))?;
+    rest(&mut testbed, Duration::from_secs(2))?;
     let mut ran = Ran::begin(asked.nodes, asked.holders, asked.seed);
     let mut broken = Ok(());
     while now() < ran.from + asked.seconds * 1_000_000 {
-        match nemesis.draw().carry_out(&mut cast, &story) {
+        match nemesis.draw().carry_out(&mut testbed, &recorder) {
             Ok(injected) => {
                 report::say(&ran, &injected);
                 ran.faults.extend(injected);
@@ -182,18 +183,18 @@ fn run(asked: &Asked) -> Result<(), String> {
         }
     }
     ran.until = now();
-    let waits = if broken.is_ok() { evidence::turns(&mut cast, &story)? } else { Vec::new() };
-    cast.end_players();
+    let waits = if broken.is_ok() { evidence::turns(&mut testbed, &recorder)? } else { Vec::new() };
+    testbed.end_players();
     drop(onlooker);
-    let finals = if broken.is_ok() { evidence::finals(&mut cast) } else { Vec::new() };
-    let (failures, deaths) = (std::mem::take(&mut cast.failures), std::mem::take(&mut cast.deaths));
-    ran.runs = std::mem::take(&mut cast.runs);
-    let hosts = std::mem::take(&mut cast.hosts);
-    ran.stood_still = std::mem::take(&mut cast.stood_still);
-    drop(cast);
+    let finals = if broken.is_ok() { evidence::finals(&mut testbed) } else { Vec::new() };
+    let (failures, deaths) = (std::mem::take(&mut testbed.failures), std::mem::take(&mut testbed.deaths));
+    ran.runs = std::mem::take(&mut testbed.runs);
+    let hosts = std::mem::take(&mut testbed.hosts);
+    ran.stood_still = std::mem::take(&mut testbed.stood_still);
+    drop(testbed);
     // Everybody is gone; their last words may still be on their way.
     std::thread::sleep(Duration::from_millis(500));
-    let finished = story.finish();
+    let finished = recorder.finish();
     let ledger = database.judge(&finished.acknowledged)?;
     ran.entries = finished.entries;
     ran.unreadable = finished.unreadable;
@@ -218,7 +219,7 @@ fn run(asked: &Asked) -> Result<(), String> {
     judged.violations.extend(found);
     let text = report::markdown(&ran, &history, &judged, "timeline.svg");
     write("report.md", &text)?;
-    write("timeline.svg", &picture::svg(&ran, &history))?;
+    write("timeline.svg", &timeline::svg(&ran, &history))?;
     println!("{text}");
     println!("report: {}", folder.join("report.md").display());
     verdict(&judged)

@@ -1,13 +1,14 @@
-//! What goes wrong: which faults, in which order, whom they strike and for how long. All of it is drawn from the seed; only who
-//! leads at that moment is not. One fault, or two at a time; then everything is put right, and the next.
+//! The faults: which ones, in which order, on which processes and for how long. All of it is drawn from the
+//! seed, except who leads at that moment. One fault, or two at a time; then everything is repaired, and the
+//! next one follows.
 
 use std::time::Duration;
 
 use tenure_e2e::Dice;
 
-use crate::cast::{Cast, Role};
-use crate::player::{Clocks, clock_faker};
-use crate::story::Story;
+use crate::managed::{Clocks, clock_faker};
+use crate::recorder::Recorder;
+use crate::testbed::{Role, Testbed};
 use crate::time::{Patience, STOOD_STILL, now};
 
 /// One fault that was injected.
@@ -51,9 +52,9 @@ faults! {
     LeaderAlone: "leader cut off from all other nodes",
     Split: "a minority with the leader, and half of the holders, cut off from the rest",
     FollowerAlone: "a follower cut off from all other nodes",
-    LeaderDeaf: "leader hears no other node (one way)",
-    LeaderMute: "no other node hears the leader (one way)",
-    Bridge: "two halves that hear each other only through one node",
+    LeaderDeaf: "leader receives from no other node (one way)",
+    LeaderMute: "no other node receives from the leader (one way)",
+    Bridge: "two halves that reach each other only through one node",
     HolderCutOff: "a holder cut off from all nodes",
     HolderFromLeader: "all holders cut off from the leader alone",
     LeaderStopped: "leader stopped (SIGSTOP)",
@@ -135,14 +136,14 @@ impl Nemesis {
 
 impl Strike {
     /// Breaks, waits, puts right, and waits until somebody is answered; what was injected.
-    pub fn carry_out(mut self, cast: &mut Cast, story: &Story) -> Result<Vec<Injected>, String> {
+    pub fn carry_out(mut self, testbed: &mut Testbed, recorder: &Recorder) -> Result<Vec<Injected>, String> {
         let mut injected: Vec<Injected> = Vec::new();
         for (index, fault) in self.faults.clone().into_iter().enumerate() {
             if index > 0 {
-                rest(cast, self.apart)?;
+                rest(testbed, self.apart)?;
             }
             let from = now();
-            let Some((whom, touched)) = inject(fault, cast, story, &mut self.dice)? else { continue };
+            let Some((whom, touched)) = inject(fault, testbed, recorder, &mut self.dice)? else { continue };
             let beside = None;
             injected.push(Injected { fault, whom, from, until: 0, well: 0, beside, touched });
         }
@@ -150,19 +151,19 @@ impl Strike {
             (first.beside, second.beside) = (Some(second.fault), Some(first.fault));
         }
         let half = self.length / 2;
-        rest(cast, half)?;
-        cast.step_calendars("-86400");
-        rest(cast, half)?;
-        cast.mend()?;
+        rest(testbed, half)?;
+        testbed.step_calendars("-86400");
+        rest(testbed, half)?;
+        testbed.mend()?;
         let until = now();
         let mut patience = Patience::of_seconds(60);
-        while story.answered_last().is_none_or(|last| last < until + 200_000) {
+        while recorder.answered_last().is_none_or(|last| last < until + 200_000) {
             if !patience.lasts() {
-                return Err(format!("nobody was answered within 60 s after {}", self.faults[0].word()));
+                return Err(format!("no request was answered within 60 s after {}", self.faults[0].word()));
             }
-            rest(cast, Duration::from_millis(20))?;
+            rest(testbed, Duration::from_millis(20))?;
         }
-        rest(cast, self.rest)?;
+        rest(testbed, self.rest)?;
         let well = now();
         injected.iter_mut().for_each(|injected| (injected.until, injected.well) = (until, well));
         Ok(injected)
@@ -170,16 +171,16 @@ impl Strike {
 }
 
 /// Waits, and looks after those who end in their own time meanwhile.
-pub fn rest(cast: &mut Cast, length: Duration) -> Result<(), String> {
+pub fn rest(testbed: &mut Testbed, length: Duration) -> Result<(), String> {
     let until = now() + length.as_micros() as u64;
     while now() < until {
         let before = now();
         std::thread::sleep(Duration::from_millis(20).min(length));
         let after = now();
         if after - before > STOOD_STILL {
-            cast.stood_still.push((before, after));
+            testbed.stood_still.push((before, after));
         }
-        cast.tend()?;
+        testbed.tend()?;
     }
     Ok(())
 }
@@ -187,127 +188,127 @@ pub fn rest(cast: &mut Cast, length: Duration) -> Result<(), String> {
 /// Breaks something: whom it struck, and the hosts that it touched. `None`: it cannot be done here, or now.
 fn inject(
     fault: Fault,
-    cast: &mut Cast,
-    story: &Story,
+    testbed: &mut Testbed,
+    recorder: &Recorder,
     dice: &mut Dice,
 ) -> Result<Option<(String, Vec<usize>)>, String> {
-    let leader = cast.leader().unwrap_or(0);
-    let others: Vec<usize> = (0..cast.nodes.len()).filter(|node| *node != leader).collect();
+    let leader = testbed.leader().unwrap_or(0);
+    let others: Vec<usize> = (0..testbed.nodes.len()).filter(|node| *node != leader).collect();
     let mut one_of = |list: &[usize]| list[dice.between(0, list.len() as u64) as usize];
     let follower = one_of(&others);
-    let mut holders = cast.of(Role::Library);
-    holders.extend(cast.of(Role::ThroughAgent));
+    let mut holders = testbed.of(Role::Library);
+    holders.extend(testbed.of(Role::ThroughAgent));
     let holder = one_of(&holders);
-    let library = cast.of(Role::Library);
+    let library = testbed.of(Role::Library);
     let writer = one_of(&library);
-    let slots: Vec<usize> = cast.nodes.iter().map(|node| node.player.host).collect();
+    let slots: Vec<usize> = testbed.nodes.iter().map(|node| node.managed.host).collect();
     let slots_but = |but: usize| slots.iter().copied().filter(|slot| *slot != slots[but]).collect::<Vec<_>>();
-    let node = |cast: &Cast, index: usize| format!("node {}", cast.nodes[index].number);
-    let player = |cast: &Cast, index: usize| format!("process {}", cast.players[index].1.process);
-    let host = |cast: &Cast, index: usize| cast.players[index].1.host;
-    let mut client_hosts: Vec<usize> = cast.players.iter().map(|(_, player)| player.host).collect();
+    let node = |testbed: &Testbed, index: usize| format!("node {}", testbed.nodes[index].number);
+    let managed = |testbed: &Testbed, index: usize| format!("process {}", testbed.players[index].1.process);
+    let host = |testbed: &Testbed, index: usize| testbed.players[index].1.host;
+    let mut client_hosts: Vec<usize> = testbed.players.iter().map(|(_, managed)| managed.host).collect();
     client_hosts.sort_unstable();
     client_hosts.dedup();
     let nobody = Vec::new();
     let struck = match fault {
         Fault::LeaderAlone | Fault::FollowerAlone => {
             let alone = if fault == Fault::LeaderAlone { leader } else { follower };
-            cast.lan.part(&[slots[alone]], &slots_but(alone));
-            (node(cast, alone), nobody)
+            testbed.lan.part(&[slots[alone]], &slots_but(alone));
+            (node(testbed, alone), nobody)
         }
         Fault::Split => {
             let mut minority = vec![slots[leader]];
-            minority.extend(others.iter().map(|other| slots[*other]).take((cast.nodes.len() - 1) / 2 - 1));
+            minority.extend(others.iter().map(|other| slots[*other]).take((testbed.nodes.len() - 1) / 2 - 1));
             let with: Vec<usize> = client_hosts.iter().copied().step_by(2).collect();
             let these: Vec<usize> = minority.iter().chain(&with).copied().collect();
             let those: Vec<usize> =
-                cast.all_hosts().into_iter().filter(|host| !these.contains(host)).collect();
-            cast.lan.part(&these, &those);
-            (format!("{} nodes of {}", minority.len(), cast.nodes.len()), client_hosts)
+                testbed.all_hosts().into_iter().filter(|host| !these.contains(host)).collect();
+            testbed.lan.part(&these, &those);
+            (format!("{} nodes of {}", minority.len(), testbed.nodes.len()), client_hosts)
         }
         Fault::LeaderDeaf => {
-            cast.lan.deafen(slots[leader], &slots_but(leader));
-            (node(cast, leader), nobody)
+            testbed.lan.deafen(slots[leader], &slots_but(leader));
+            (node(testbed, leader), nobody)
         }
         Fault::LeaderMute => {
-            slots_but(leader).iter().for_each(|slot| cast.lan.deafen(*slot, &[slots[leader]]));
-            (node(cast, leader), nobody)
+            slots_but(leader).iter().for_each(|slot| testbed.lan.deafen(*slot, &[slots[leader]]));
+            (node(testbed, leader), nobody)
         }
         Fault::Bridge => {
             let rest: Vec<usize> = slots_but(follower);
             let (these, those) = rest.split_at(rest.len() / 2);
-            cast.lan.part(these, those);
-            (format!("{} hears both halves", node(cast, follower)), nobody)
+            testbed.lan.part(these, those);
+            (format!("{} reaches both halves", node(testbed, follower)), nobody)
         }
         Fault::HolderCutOff => {
-            let host = host(cast, holder);
-            cast.lan.part(&[host], &slots);
-            (player(cast, holder), vec![host])
+            let host = host(testbed, holder);
+            testbed.lan.part(&[host], &slots);
+            (managed(testbed, holder), vec![host])
         }
         Fault::HolderFromLeader => {
-            cast.lan.part(&[slots[leader]], &client_hosts);
+            testbed.lan.part(&[slots[leader]], &client_hosts);
             // They reach all other nodes, which pass on what they ask: nobody may lose anything by it.
-            (node(cast, leader), nobody)
+            (node(testbed, leader), nobody)
         }
         Fault::LeaderStopped => {
-            cast.nodes[leader].player.stop();
-            (node(cast, leader), nobody)
+            testbed.nodes[leader].managed.stop();
+            (node(testbed, leader), nobody)
         }
         Fault::FollowersStopped => {
-            others.iter().for_each(|other| cast.nodes[*other].player.stop());
+            others.iter().for_each(|other| testbed.nodes[*other].managed.stop());
             (format!("{} nodes", others.len()), nobody)
         }
         Fault::HolderStopped => {
-            cast.players[holder].1.stop();
-            (player(cast, holder), vec![host(cast, holder)])
+            testbed.players[holder].1.stop();
+            (managed(testbed, holder), vec![host(testbed, holder)])
         }
         Fault::RunStopped => {
-            let run = cast.of(Role::Run)[0];
-            cast.players[run].1.stop();
-            (player(cast, run), vec![host(cast, run)])
+            let run = testbed.of(Role::Run)[0];
+            testbed.players[run].1.stop();
+            (managed(testbed, run), vec![host(testbed, run)])
         }
         Fault::AgentStopped | Fault::AgentKilled => {
-            let agent = cast.of(Role::Agent)[0];
+            let agent = testbed.of(Role::Agent)[0];
             match fault {
-                Fault::AgentStopped => cast.players[agent].1.stop(),
-                _ => cast.kill_player(agent),
+                Fault::AgentStopped => testbed.players[agent].1.stop(),
+                _ => testbed.kill_player(agent),
             }
-            (player(cast, agent), nobody)
+            (managed(testbed, agent), nobody)
         }
         Fault::LeaderKilled | Fault::FollowerKilled => {
             let victim = if fault == Fault::LeaderKilled { leader } else { follower };
-            cast.nodes[victim].player.kill();
-            (node(cast, victim), nobody)
+            testbed.nodes[victim].managed.kill();
+            (node(testbed, victim), nobody)
         }
         Fault::AllKilled => {
-            cast.nodes.iter_mut().for_each(|node| node.player.kill());
-            (format!("{} nodes", cast.nodes.len()), nobody)
+            testbed.nodes.iter_mut().for_each(|node| node.managed.kill());
+            (format!("{} nodes", testbed.nodes.len()), nobody)
         }
         Fault::HolderKilled => {
-            let struck = (player(cast, holder), vec![host(cast, holder)]);
-            cast.kill_player(holder);
+            let struck = (managed(testbed, holder), vec![host(testbed, holder)]);
+            testbed.kill_player(holder);
             struck
         }
         Fault::RunKilled => {
-            let run = cast.of(Role::Run)[0];
-            let struck = (player(cast, run), vec![host(cast, run)]);
-            cast.kill_player(run);
+            let run = testbed.of(Role::Run)[0];
+            let struck = (managed(testbed, run), vec![host(testbed, run)]);
+            testbed.kill_player(run);
             struck
         }
         Fault::LeaderRestarted => {
-            cast.nodes[leader].player.go_on();
-            cast.nodes[leader].player.terminate();
-            cast.start_node(leader, Clocks::Right)?;
-            (node(cast, leader), nobody)
+            testbed.nodes[leader].managed.go_on();
+            testbed.nodes[leader].managed.terminate();
+            testbed.start_node(leader, Clocks::Right)?;
+            (node(testbed, leader), nobody)
         }
         Fault::Wiped => {
-            let whom = node(cast, follower);
-            cast.wipe(follower)?;
+            let whom = node(testbed, follower);
+            testbed.wipe(follower)?;
             (whom, nobody)
         }
         Fault::Membership => {
-            cast.grow()?;
-            (format!("node {} added", cast.nodes[cast.nodes.len() - 1].number), nobody)
+            testbed.grow()?;
+            (format!("node {} added", testbed.nodes[testbed.nodes.len() - 1].number), nobody)
         }
         Fault::NodeClockRate | Fault::HolderClockRate | Fault::HolderClockSlow | Fault::CalendarSteps
             if clock_faker().is_none() =>
@@ -316,52 +317,55 @@ fn inject(
         }
         Fault::NodeClockRate => {
             for (victim, rate) in [(leader, 1.0002), (follower, 0.9998)] {
-                cast.nodes[victim].player.kill();
-                cast.start_node(victim, Clocks::Rate(rate))?;
+                testbed.nodes[victim].managed.kill();
+                testbed.start_node(victim, Clocks::Rate(rate))?;
             }
-            (format!("{} and {}", node(cast, leader), node(cast, follower)), nobody)
+            (format!("{} and {}", node(testbed, leader), node(testbed, follower)), nobody)
         }
         Fault::HolderClockRate => {
             let mut hosts = Vec::new();
             for (victim, rate) in library.iter().zip([0.9998, 1.0002]) {
-                cast.kill_player(*victim);
-                cast.start_player(*victim, Clocks::Rate(rate))?;
-                hosts.push(host(cast, *victim));
+                testbed.kill_player(*victim);
+                testbed.start_player(*victim, Clocks::Rate(rate))?;
+                hosts.push(host(testbed, *victim));
             }
             (format!("{} holders", hosts.len()), hosts)
         }
         Fault::HolderClockSlow => {
-            cast.kill_player(writer);
-            cast.start_player(writer, Clocks::Rate(0.5))?;
-            story.excuse(cast.players[writer].1.process);
-            (player(cast, writer), vec![host(cast, writer)])
+            testbed.kill_player(writer);
+            testbed.start_player(writer, Clocks::Rate(0.5))?;
+            recorder.excuse(testbed.players[writer].1.process);
+            (managed(testbed, writer), vec![host(testbed, writer)])
         }
         Fault::CalendarSteps => {
-            cast.step_calendars("+0");
-            let clocks = Clocks::Calendar(cast.calendar());
-            cast.nodes[leader].player.kill();
-            cast.start_node(leader, clocks.clone())?;
-            cast.kill_player(writer);
-            cast.start_player(writer, clocks)?;
-            cast.step_calendars("+86400");
-            (format!("{} and {}", node(cast, leader), player(cast, writer)), vec![host(cast, writer)])
+            testbed.step_calendars("+0");
+            let clocks = Clocks::Calendar(testbed.calendar());
+            testbed.nodes[leader].managed.kill();
+            testbed.start_node(leader, clocks.clone())?;
+            testbed.kill_player(writer);
+            testbed.start_player(writer, clocks)?;
+            testbed.step_calendars("+86400");
+            (
+                format!("{} and {}", node(testbed, leader), managed(testbed, writer)),
+                vec![host(testbed, writer)],
+            )
         }
         // What a network loses, holders may not receive in time.
         Fault::PacketLoss => {
-            cast.lan.lose(slots[leader], 30);
-            (node(cast, leader), client_hosts)
+            testbed.lan.lose(slots[leader], 30);
+            (node(testbed, leader), client_hosts)
         }
         Fault::Throttled => {
-            cast.lan.throttle(slots[leader], 256);
-            (node(cast, leader), client_hosts)
+            testbed.lan.throttle(slots[leader], 256);
+            (node(testbed, leader), client_hosts)
         }
         Fault::FullDisk => {
-            let fillable = cast.fillable();
+            let fillable = testbed.fillable();
             let Some(victim) = fillable.first().copied() else { return Ok(None) };
-            if !cast.fill(victim) {
+            if !testbed.fill(victim) {
                 return Ok(None);
             }
-            (node(cast, victim), nobody)
+            (node(testbed, victim), nobody)
         }
     };
     Ok(Some(struck))

@@ -1,14 +1,14 @@
-//! A caller of the plain interfaces, without the client library, in a process of its own. An audit found there what the
-//! library's own care had hidden: a node that cleaned up after a dead connection took back a lease that another node had
-//! granted.
+//! A client of the HTTP interface without the client library, in its own process. An audit found a bug that
+//! the library's own care had hidden: a node that cleaned up after a broken connection took back a lease that
+//! another node had granted.
 
 use std::time::Duration;
 
 use tenure_e2e::{Acquired, Dice, GivenBack, PlainCaller};
 
+use crate::emit::{begin, end, number, tell};
 use crate::holder::{RESOURCES, TTL, runtime};
 use crate::time::now;
-use crate::voice::{begin, end, number, tell};
 
 /// Works until it is killed.
 pub fn run(process: u32, endpoints: &str) -> Result<(), String> {

@@ -1,4 +1,4 @@
-//! The report of a run, for people: what was injected, what came of it, how long it hurt.
+//! The report of a run, for people: which faults were injected, what they caused, and how long it lasted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -91,8 +91,8 @@ impl Pulse {
         Pulse(moments)
     }
 
-    /// The longest stretch without any, of those that reach into this time. What of it was before is another fault's; what of it
-    /// comes after is this one's.
+    /// The longest stretch without any, of those that reach into this time. What of it was before is another
+    /// fault's; what of it comes after is this one's.
     pub fn longest_gap(&self, from: u64, until: u64) -> u64 {
         let first = self.0.partition_point(|at| *at < from).saturating_sub(1);
         let mut longest = 0;
@@ -104,7 +104,7 @@ impl Pulse {
 }
 
 /// The report.
-pub fn markdown(ran: &Ran, history: &History, judged: &Judged, picture: &str) -> String {
+pub fn markdown(ran: &Ran, history: &History, judged: &Judged, timeline: &str) -> String {
     let mut text = String::new();
     let verdict = match (judged.violations.len(), judged.undecided.len()) {
         (0, 0) => "no violation".to_owned(),
@@ -135,7 +135,7 @@ pub fn markdown(ran: &Ran, history: &History, judged: &Judged, picture: &str) ->
     if judged.violations.len() > 100 {
         let _ = writeln!(text, "- and {} more", judged.violations.len() - 100);
     }
-    let _ = writeln!(text, "\n![timeline]({picture})\n");
+    let _ = writeln!(text, "\n![timeline]({timeline})\n");
     faults(&mut text, ran, history);
     operations(&mut text, history);
     rest(&mut text, ran, history);

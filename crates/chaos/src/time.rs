@@ -1,7 +1,7 @@
-//! One clock for all processes of a run: the machine's own, which none of the nodes and holders is asked about.
+//! One clock for all processes of a run: the machine's own, which the tested nodes and holders do not use.
 //!
-//! It is read by a call into the kernel and not through the C library, so that a process whose clocks are made to run wrong
-//! still writes down when things really happened.
+//! It is read by a system call and not through the C library, so that a process whose clocks are manipulated
+//! still records when things really happened.
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -20,7 +20,8 @@ fn micros(clock: ClockId) -> u64 {
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000
 }
 
-/// How long something may take, counted while this process runs: a machine that stands still for a while breaks no promise.
+/// How long something may take, counted while this process runs: a machine that stands still for a while
+/// breaks no promise.
 pub struct Patience {
     left: u64,
     last: u64,

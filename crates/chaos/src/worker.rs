@@ -1,6 +1,6 @@
-//! The command that runs under `tenure run`, and a process that it starts and leaves behind. It has a token and no lease: it
-//! writes as long as it lives, and tells that it lives. That nothing of it lives when the lease can be another's is `run`'s promise,
-//! and is judged like a permit.
+//! The command that runs under `tenure run`, and a child process that it leaves behind. It has a token and no
+//! lease: it writes and reports that it is alive as long as it lives. `run` promises that none of it is alive
+//! when another holder can be granted the lease; that is judged like a permit.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use std::time::Duration;
 use tenure_core::{Scope, Token};
 use tenure_e2e::Dice;
 
+use crate::emit::{end, number, tell, wrote};
 use crate::holder::runtime;
 use crate::ledger::{Ledger, bare};
 use crate::time::now;
-use crate::voice::{end, number, tell, wrote};
 
 /// The operation that stands for the acquire of `tenure run`: it was begun by whoever started that.
 pub const ACQUIRED: u64 = 0;
@@ -31,7 +31,8 @@ pub fn command(process: u32, ledger: &str, program: &str) -> Result<(), String> 
     runtime()?.block_on(async {
         let mut ledger = Ledger::open(ledger).await?;
         if ledger.take_over(&scope, token).await.is_ok() {
-            // A failure leaves the descendant's rows without a cut of their own; those of others judge them all the same.
+            // A failure leaves the descendant's rows without a cut of their own; those of others judge them
+            // all the same.
             let _ = ledger.cut(&bare(&scope, token)).await;
         }
         let mut writer = Writer { process, half: 0, scope, token, ledger };

@@ -1,5 +1,5 @@
-//! Twenty seconds of chaos, so that what is run for half an hour by hand keeps working: real nodes, a real database, faults one
-//! after another, everything judged. `TENURE_TEST_FULL=1` makes it two minutes.
+//! Twenty seconds of chaos, so that what is run for half an hour by hand keeps working: real nodes, a real
+//! database, faults one after another, everything judged. `TENURE_TEST_FULL=1` makes it two minutes.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! What a run writes down about itself. Plain values; nothing here judges.
+//! What a run recorded about itself. Plain values; nothing here judges.
 
 use std::sync::Arc;
 
@@ -126,7 +126,8 @@ pub enum Response {
     Granted(u64),
     /// Refused: it is held.
     Held,
-    /// It is over: true if it was this call that ended it, false if nothing was left to release or nobody can say.
+    /// It is over: true if it was this call that ended it, false if nothing was left to release or nobody can
+    /// say.
     Released(bool),
     /// A look: held under this token.
     HeldBy(u64),

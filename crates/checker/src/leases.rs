@@ -1,6 +1,7 @@
-//! One exclusive resource as a sequential object. A grant needs a token above all before it. A held resource may
-//! become free at any moment, because sessions end without anybody asking; that it does not happen *too early* is the
-//! business of `permits_never_overlap` and `healthy_holder_keeps`, and not too late that of `no_lingering_lease`.
+//! One exclusive resource as a sequential object. A grant needs a token above all earlier ones. A held
+//! resource may become free at any moment, because sessions expire without a call. Other rules check that
+//! this is not too early (`permits_never_overlap`, `healthy_holder_keeps`) and not too late
+//! (`no_lingering_lease`).
 
 use crate::history::{Call, Operation, Outcome, Response};
 use crate::linear::Object;
@@ -37,8 +38,8 @@ impl Object for LeaseTable {
     }
 
     fn prepared(&self, mut operations: Vec<Operation>) -> Vec<Operation> {
-        // A look changes nothing, and what a release does may happen at any moment without one: `held` only says that
-        // it can be held, and nothing is impossible because of it.
+        // A look changes nothing, and what a release does may happen at any moment without one: `held` only
+        // says that it can be held, and nothing is impossible because of it.
         operations.retain(|operation| {
             operation.outcome != Outcome::Unknown || matches!(operation.call, Call::Acquire { .. })
         });
@@ -80,14 +81,14 @@ impl Object for LeaseTable {
             }
             _ => false,
         };
-        // A look that finds what is known already finds nothing else later: if there is another grant, it has another
-        // token.
+        // A look that finds what is known already finds nothing else later: if there is another grant, it has
+        // another token.
         is_answered && self.after(state, operation).as_ref() == Some(state)
     }
 
     fn rank(&self, operation: &Operation) -> Option<u64> {
-        // The last token never falls. A grant raises it to its own, so it comes before everybody who saw that token,
-        // and after everybody who saw a smaller one or none.
+        // The last token never falls. A grant raises it to its own, so it comes before everybody who saw that
+        // token, and after everybody who saw a smaller one or none.
         match (&operation.call, &operation.outcome) {
             (_, Outcome::Answered(Response::Granted(token))) => token.checked_mul(2),
             (Call::Release { token, .. }, Outcome::Answered(Response::Released(true)))

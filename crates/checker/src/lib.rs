@@ -1,11 +1,12 @@
-//! Judges what clients and storages saw: histories in, violations out.
+//! Judges what clients and storages observed: histories in, violations out.
 //!
-//! A [`History`] is what a run wrote down about itself, with moments of one clock that nobody in the run could read.
-//! The checkers decide whether the nine rules of the design can be true of it; each is named as the rule is. They
-//! never look into a server and know nothing of how the run was made: simulation and real chaos use the same ones.
+//! A [`History`] is what a run recorded about itself, with times of one clock that no process in the run
+//! could read. The checkers decide whether the nine rules of the design hold for it; each checker has the
+//! name of its rule. They never look into a server and do not know how the run was made: the simulation and
+//! the chaos runs use the same ones.
 //!
-//! Start reading at [`History`], then `linear.rs` for the search behind [`linearizable`]. `lines.rs` keeps a history
-//! as text.
+//! Start reading at [`History`], then `linear.rs` for the search behind [`linearizable`]. `lines.rs` stores a
+//! history as text.
 
 mod history;
 mod leases;

@@ -1,31 +1,32 @@
-//! The search for a linearization (Wing and Gong's, with Lowe's memo): is there one order of the operations, each at
-//! one moment between its call and its answer, that a sequential object could have gone through?
+//! The search for a linearization (Wing and Gong's, with Lowe's memo): is there one order of the operations,
+//! each at one moment between its call and its answer, that a sequential object could have gone through?
 //!
-//! An operation whose outcome is unknown may take effect at any moment after its call, or never. Half an hour of
-//! chaos has hundreds of these and tens of thousands of others, so a search that tries each unknown one at every
-//! later step never ends. This one leaves out what cannot matter. What it finds is an order, whatever was left out;
-//! and each rule below keeps at least one if there was any, so that "there is none" is true as well. The tests at the
-//! foot hold it against the search without rules.
+//! An operation whose outcome is unknown may take effect at any moment after its call, or never. Half an hour
+//! of chaos has hundreds of these and tens of thousands of others, so a search that tries each unknown one at
+//! every later step never ends. This one leaves out what cannot matter. What it finds is an order, whatever
+//! was left out; and each rule below keeps at least one if there was any, so that "there is none" is true as
+//! well. The tests at the foot hold it against the search without rules.
 //!
-//! 1. *Ranks.* Tokens and revisions only rise. An operation that returned one (a grant, a write, a look, a read) has a
-//!    rank, and nothing of a smaller rank is possible after it ([`Object::rank`]). So nothing is taken while
-//!    something of a smaller rank is left.
-//! 2. *Looks come at once.* If an answered operation that only looks ([`Object::only_looks`]) may come next, and sees
-//!    what it saw, then in any order that goes on from here it can be moved to the front: all others see what they
-//!    saw. Nothing else need be tried.
-//! 3. *Unknown operations with one and the same call* can stand for each other, as none of them has an end. Only the
-//!    one that was called first is taken.
-//! 4. *Unknown operations come when they are needed.* Let an unknown `u` be followed by `o`. If `o` without `u` leads
-//!    to the same state, `u` can be left out; if `o` is answered and `o` then `u` leads to the same state, `u` can be
-//!    put off. Both make orders shorter or move an unknown operation behind an answered one, which cannot go on for
-//!    ever; so there is an order in which neither can be done, and only such orders are tried.
-//! 5. *Fewer used up is better.* Of two attempts that have taken in the same answered operations and are in the same
-//!    state, one that has used up no more unknown operations of any call can do all that the other could. The other
-//!    is given up.
+//! 1. *Ranks.* Tokens and revisions only rise. An operation that returned one (a grant, a write, a look, a
+//!    read) has a rank, and nothing of a smaller rank is possible after it ([`Object::rank`]). So nothing is
+//!    taken while something of a smaller rank is left.
+//! 2. *Looks come at once.* If an answered operation that only looks ([`Object::only_looks`]) may come next,
+//!    and sees what it saw, then in any order that goes on from here it can be moved to the front: all others
+//!    see what they saw. Nothing else need be tried.
+//! 3. *Unknown operations with one and the same call* can stand for each other, as none of them has an end.
+//!    Only the one that was called first is taken.
+//! 4. *Unknown operations come when they are needed.* Let an unknown `u` be followed by `o`. If `o` without
+//!    `u` leads to the same state, `u` can be left out; if `o` is answered and `o` then `u` leads to the same
+//!    state, `u` can be put off. Both make orders shorter or move an unknown operation behind an answered
+//!    one, which cannot go on for ever; so there is an order in which neither can be done, and only such
+//!    orders are tried.
+//! 5. *Fewer used up is better.* Of two attempts that have taken in the same answered operations and are in
+//!    the same state, one that has used up no more unknown operations of any call can do all that the other
+//!    could. The other is given up.
 //!
-//! An object may besides tell more of unknown operations than that they are unknown, or that one cannot matter
-//! ([`Object::prepared`]). The search is bounded; where the bound is met the verdict says so, and nobody may take
-//! that for a yes.
+//! An object may besides tell more of unknown operations than that they are unknown, or that one cannot
+//! matter ([`Object::prepared`]). The search is bounded; where the bound is met the verdict says so, and
+//! nobody may take that for a yes.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -40,20 +41,21 @@ pub(crate) trait Object {
     /// The first one.
     fn initial(&self) -> Self::State;
 
-    /// The same operations, without those that are unknown and can make no difference to what others saw, and with
-    /// what others saw of unknown ones. There must be an order for these if and only if there is one for those.
+    /// The same operations, without those that are unknown and can make no difference to what others saw, and
+    /// with what others saw of unknown ones. There must be an order for these if and only if there is one for
+    /// those.
     fn prepared(&self, operations: Vec<Operation>) -> Vec<Operation>;
 
-    /// What it is after the operation with the outcome that was seen; nothing if that outcome is impossible. For an
-    /// unknown outcome: what it is if the operation did take effect.
+    /// What it is after the operation with the outcome that was seen; nothing if that outcome is impossible.
+    /// For an unknown outcome: what it is if the operation did take effect.
     fn after(&self, state: &Self::State, operation: &Operation) -> Option<Self::State>;
 
-    /// Whether this answered operation is possible here and leaves the state as it is, here and wherever else it is
-    /// possible from here on.
+    /// Whether this answered operation is possible here and leaves the state as it is, here and wherever else
+    /// it is possible from here on.
     fn only_looks(&self, state: &Self::State, operation: &Operation) -> bool;
 
-    /// Of an answered operation: a number that only rises. Whatever comes between, an operation of a smaller rank is
-    /// impossible after one of a greater.
+    /// Of an answered operation: a number that only rises. Whatever comes between, an operation of a smaller
+    /// rank is impossible after one of a greater.
     fn rank(&self, operation: &Operation) -> Option<u64>;
 }
 
@@ -71,8 +73,8 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Steps of one search, at most, beyond a hundred for each operation. A history of an honest store takes one or two
-/// for each.
+/// Steps of one search, at most, beyond a hundred for each operation. A history of an honest store takes one
+/// or two for each.
 const STEPS_MAX: u64 = 2_000_000;
 
 /// Searches for a linearization of `operations`.
@@ -107,8 +109,9 @@ struct Frame<S> {
     tried: usize,
 }
 
-/// Where an attempt is, but for the unknown operations that it has used up: the sum of the answered ones, the state,
-/// and, where the last step was an unknown one, that step and the state before it, as these decide what may follow.
+/// Where an attempt is, but for the unknown operations that it has used up: the sum of the answered ones, the
+/// state, and, where the last step was an unknown one, that step and the state before it, as these decide
+/// what may follow.
 type Place<S> = (u128, S, Option<(usize, S)>);
 
 struct Search<'a, O: Object> {
@@ -116,7 +119,8 @@ struct Search<'a, O: Object> {
     /// In the order of their calls.
     answered: Vec<Operation>,
     groups: Vec<Group>,
-    /// The answered operations that have a rank, by rank, and where each of the answered ones stands among these.
+    /// The answered operations that have a rank, by rank, and where each of the answered ones stands among
+    /// these.
     ranked: Vec<(u64, usize)>,
     place_in_ranked: Vec<usize>,
     /// All before this one, in the order of ranks, have been taken in.
@@ -301,8 +305,8 @@ impl<'a, O: Object> Search<'a, O> {
         self.frames.push(Frame { state, step, open_from, choices, tried: 0 });
     }
 
-    /// The answered operations that may come next, as far as time goes: called before any other that is left had
-    /// ended. And when the first of those that are left ended.
+    /// The answered operations that may come next, as far as time goes: called before any other that is left
+    /// had ended. And when the first of those that are left ended.
     fn open(&self, from: usize) -> (Vec<usize>, Time) {
         let mut found = Vec::new();
         let mut first_end = Time::MAX;
@@ -319,8 +323,8 @@ impl<'a, O: Object> Search<'a, O> {
         (found, first_end)
     }
 
-    /// What an attempt that ends here could not take in: whatever may come next as far as time goes, and first of all
-    /// what the others would have to wait for.
+    /// What an attempt that ends here could not take in: whatever may come next as far as time goes, and
+    /// first of all what the others would have to wait for.
     fn in_the_way(&self) -> Vec<usize> {
         let (mut open, _) = self.open(self.frames.last().map_or(0, |frame| frame.open_from));
         if let Some((_, lowest)) = self.ranked.get(self.ranked_from) {
@@ -347,8 +351,8 @@ fn groups(mut unknown: Vec<Operation>) -> Vec<Group> {
     groups
 }
 
-/// One operation's part of the sum that stands for a set of them: two numbers as good as random. Two sets that a
-/// search meets share a sum with a chance of less than one in 10^24, even after ten million steps.
+/// One operation's part of the sum that stands for a set of them: two numbers as good as random. Two sets
+/// that a search meets share a sum with a chance of less than one in 10^24, even after ten million steps.
 fn part_of_sum(index: usize) -> u128 {
     let mix = |seed: u64| {
         let mut mixed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -369,7 +373,8 @@ mod tests {
     use crate::leases::LeaseTable;
     use crate::registers::Register;
 
-    /// The search without any of the rules that make it short: every order, every unknown operation at every step.
+    /// The search without any of the rules that make it short: every order, every unknown operation at every
+    /// step.
     fn by_force<O: Object>(object: &O, operations: &[Operation]) -> bool {
         let may_be_left = |index: usize| operations[index].outcome == Outcome::Unknown;
         let takes_effect: Vec<Operation> = operations
@@ -419,8 +424,8 @@ mod tests {
         }
     }
 
-    /// An honest history of a few operations, some of which are not answered and some of these without effect; then,
-    /// mostly, one of its answers is made another.
+    /// An honest history of a few operations, some of which are not answered and some of these without
+    /// effect; then, mostly, one of its answers is made another.
     fn drawn(dice: &mut Dice, leases: bool) -> Vec<Operation> {
         let many = 3 + dice.below(7);
         let (mut operations, mut moment) = (Vec::new(), 10);

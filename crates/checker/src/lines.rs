@@ -1,5 +1,5 @@
-//! A history as text, so that it outlives its run and can be judged again: one line for each thing that was seen. It
-//! decides nothing. Lines that begin with `#` are for people, and for whoever wrote them.
+//! A history as text, one line for each observation, so that it can be stored and judged again. It decides
+//! nothing. Lines that begin with `#` are comments.
 
 use std::fmt::{self, Write};
 use std::str::SplitWhitespace;
@@ -14,7 +14,8 @@ use crate::history::{
 const HEAD: &str = "tenure history 1";
 
 impl History {
-    /// Everything in it, one line each. Names must be without spaces, as those of resources, registers and scopes are.
+    /// Everything in it, one line each. Names must be without spaces, as those of resources, registers and
+    /// scopes are.
     pub fn to_lines(&self) -> String {
         let mut text = String::from(HEAD) + "\n";
         // Writing into a string does not fail.

@@ -49,11 +49,12 @@ impl Object for Register {
 
     /// Values are written once, so a read tells who wrote what it found.
     ///
-    /// - A write without an answer whose value was read did happen, with the revision that was read, and before the
-    ///   first such read ended: as good as answered then.
-    /// - One whose value nobody read can only be told by a comparison. Without any, take it out of an order: every
-    ///   read found another's value, so none was between it and the next change, and that leaves what it would have
-    ///   left (a removal that now finds nothing leaves an older revision, which allows more and forbids nothing).
+    /// - A write without an answer whose value was read did happen, with the revision that was read, and
+    ///   before the first such read ended: as good as answered then.
+    /// - One whose value nobody read can only be told by a comparison. Without any, take it out of an order:
+    ///   every read found another's value, so none was between it and the next change, and that leaves what
+    ///   it would have left (a removal that now finds nothing leaves an older revision, which allows more and
+    ///   forbids nothing).
     /// - A read without an answer changes nothing.
     fn prepared(&self, operations: Vec<Operation>) -> Vec<Operation> {
         let compares = operations.iter().any(|operation| matches!(operation.call, Call::PutIf { .. }));
@@ -127,8 +128,8 @@ impl Object for Register {
     }
 
     fn only_looks(&self, cell: &Cell, operation: &Operation) -> bool {
-        // A removal that finds nothing here may find something later. A read that finds the revision that is known
-        // finds no other later: revisions rise.
+        // A removal that finds nothing here may find something later. A read that finds the revision that is
+        // known finds no other later: revisions rise.
         let looks = matches!(
             operation.outcome,
             Outcome::Answered(Response::Value(_) | Response::NotEqual | Response::Fenced)
@@ -137,9 +138,9 @@ impl Object for Register {
     }
 
     fn rank(&self, operation: &Operation) -> Option<u64> {
-        // The revision never falls. A write raises it to its own, so it comes before everybody who read that one, and
-        // after everybody who read a smaller one. A removal may have found nothing to remove, and then raised
-        // nothing.
+        // The revision never falls. A write raises it to its own, so it comes before everybody who read that
+        // one, and after everybody who read a smaller one. A removal may have found nothing to remove, and
+        // then raised nothing.
         match (&operation.call, &operation.outcome) {
             (Call::Put { .. } | Call::PutIf { .. }, Outcome::Answered(Response::Written(Some(revision)))) => {
                 revision.checked_mul(2)

@@ -1,5 +1,5 @@
-//! The nine rules, each a function of a history, named as in the design. A rule that has nothing to look at passes: whether
-//! a run saw anything at all is asserted by whoever made it.
+//! The nine rules, each a function of a history, named as in the design. A rule without anything to check
+//! passes: whoever made the run asserts that enough happened in it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -59,7 +59,8 @@ pub fn judge(history: &History) -> Judged {
     judged
 }
 
-/// Whether every resource and every register behaved as one copy of it would have. What is lost or served stale shows here.
+/// Whether every resource and every register behaved as one copy of it would have. What is lost or served
+/// stale shows here.
 pub fn linearizable(history: &History) -> Judged {
     let mut subjects: BTreeMap<(bool, Arc<str>), Vec<Operation>> = BTreeMap::new();
     for operation in &history.operations {
@@ -176,8 +177,8 @@ fn fence_never_falls(history: &History) -> Vec<String> {
     wrong
 }
 
-/// Permits for one resource under different tokens do not overlap; and, which is more than the rule asks for, no node has
-/// granted a resource anew, and no guard refuses its holder, while a permit for it is out.
+/// Permits for one resource under different tokens do not overlap; and, which is more than the rule asks for,
+/// no node has granted a resource anew, and no guard refuses its holder, while a permit for it is out.
 fn permits_never_overlap(history: &History) -> Vec<String> {
     let mut wrong = ended_under_a_permit(history);
     let mut by_resource: BTreeMap<&Arc<str>, Vec<_>> = BTreeMap::new();
@@ -206,8 +207,8 @@ fn permits_never_overlap(history: &History) -> Vec<String> {
     wrong
 }
 
-/// Permits during which the store showed that it had ended their lease. A grant to another is applied after the leader read its
-/// clock for it, and the proof says that by then no permit is out.
+/// Permits during which the store showed that it had ended their lease. A grant to another is applied after
+/// the leader read its clock for it, and the proof says that by then no permit is out.
 fn ended_under_a_permit(history: &History) -> Vec<String> {
     let sound = || history.permits.iter().filter(|permit| !permit.excused && permit.until > permit.from);
     let mut wrong = Vec::new();
@@ -322,7 +323,7 @@ fn waiters_move(history: &History) -> Vec<String> {
     let stuck = stuck.map(|wait| {
         let granted = wait.granted.map_or("never".to_owned(), |granted| format!("at {granted} us"));
         format!(
-            "process {} stood in line for {} from {} us on and was granted it {granted}; {} us were allowed",
+            "process {} was queued for {} from {} us on and was granted it {granted}; {} us were allowed",
             wait.process, wait.resource, wait.since, wait.bound
         )
     });

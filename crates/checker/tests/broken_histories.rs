@@ -1,5 +1,5 @@
-//! Histories that were broken by hand, each of which must be rejected by the rule that it breaks, and honest ones
-//! beside them, which must not.
+//! Histories that were broken by hand, each of which must be rejected by the rule that it breaks, and honest
+//! ones beside them, which must not.
 
 use std::sync::Arc;
 
@@ -219,8 +219,8 @@ fn two_compare_and_sets_on_one_revision_are_rejected() {
     );
 }
 
-// What follows is fed to each of the rules that keep the search short (`linear.rs`): an honest history that needs
-// care there, and beside it one that is broken at that very place.
+// What follows is fed to each of the rules that keep the search short (`linear.rs`): an honest history that
+// needs care there, and beside it one that is broken at that very place.
 
 #[test]
 fn looks_in_the_order_of_their_tokens_pass_and_in_no_other() {

@@ -1,5 +1,6 @@
-//! A hundred thousand operations, thousands of them without an answer, on one resource and one register: the search
-//! must decide these, and must not have become blind by it. What is broken here is broken at one place.
+//! A hundred thousand operations, thousands of them without an answer, on one resource and one register: the
+//! search must decide these, and must not have become blind by it. What is broken here is broken at one
+//! place.
 
 use std::sync::Arc;
 
@@ -21,7 +22,8 @@ impl Dice {
     }
 }
 
-/// When something was called, happened and ended. What never happened, or was never answered, has no such moment.
+/// When something was called, happened and ended. What never happened, or was never answered, has no such
+/// moment.
 struct Moments {
     process: u64,
     invoked: u64,
@@ -29,8 +31,8 @@ struct Moments {
     ended: Option<u64>,
 }
 
-/// Eight processes that call one thing after another. Most calls take milliseconds, some seconds; one in thirty is
-/// not answered, and then happens in time, or up to a minute later, or never.
+/// Eight processes that call one thing after another. Most calls take milliseconds, some seconds; one in
+/// thirty is not answered, and then happens in time, or up to a minute later, or never.
 fn moments(dice: &mut Dice) -> Vec<Moments> {
     let mut all = Vec::new();
     for process in 0..PROCESSES {
@@ -196,7 +198,8 @@ fn one_write_that_was_denied_and_shows_is_found() {
 
 #[test]
 fn a_hidden_grant_that_no_unanswered_call_explains_is_found() {
-    // All of them are said to have done nothing from the middle on; those before it may be late, but there are too few.
+    // All of them are said to have done nothing from the middle on; those before it may be late, but there
+    // are too few.
     let mut history = honest(1);
     let middle = history.operations.len() / 2;
     for operation in &mut history.operations[middle..] {

@@ -1,4 +1,4 @@
-//! What every command that asks the store has at hand: the store, and how patient the caller is.
+//! What every command that uses the store has: the store, and how long to wait for it.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -49,7 +49,8 @@ impl<'a> Context<'a> {
         self.transport.call(self.call(Repeat::Read), |channel, _| send(channel, request.clone())).await
     }
 
-    /// Asks for a change. Without a number a second transmission could be a second change, so it is sent once.
+    /// Asks for a change. Without a number a second transmission could be a second change, so it is sent
+    /// once.
     pub async fn change<Q, A, S>(&self, request: Q, send: impl Fn(Channel, Q) -> S) -> Result<A, CallError>
     where
         Q: Clone,
@@ -84,8 +85,8 @@ impl<'a> Context<'a> {
         self.transport.call(call, send).await
     }
 
-    /// Asks for something that takes as long as it takes, such as a node learning everything: an answer may come
-    /// `within` so long, but nobody is asked anew once the caller's patience is over.
+    /// Asks for something that takes as long as it takes, such as a node learning everything: an answer may
+    /// come `within` so long, but nobody is asked anew once the caller's patience is over.
     pub async fn operate<Q, A, S>(
         &self,
         request: Q,
@@ -98,6 +99,16 @@ impl<'a> Context<'a> {
     {
         let call = Call { attempt_within: Some(within.max(self.timeout)), ..self.call(Repeat::Never) };
         self.transport.call(call, |channel, _| send(channel, request.clone())).await
+    }
+
+    /// Sends something large that a second transmission does not repeat, as long as it takes: over another
+    /// endpoint if the first one breaks off. The caller ends it when it does not move.
+    pub async fn send_repeatably<A, S>(&self, send: impl Fn(Channel, Attempt) -> S) -> Result<A, CallError>
+    where
+        S: Future<Output = Sent<A>>,
+    {
+        let call = Call { within: Duration::MAX, attempt_within: None, ..self.call(Repeat::Harmless) };
+        self.transport.call(call, send).await
     }
 
     fn call(&self, repeat: Repeat) -> Call {

@@ -1,5 +1,5 @@
-//! Why a command did not do what it was asked to, and how that is reported: what happened, why, and what to
-//! do next. Which exit code it is stands in `exit.rs`.
+//! Why a command failed, and how that is reported: what happened, why, and what to do next. The exit codes
+//! are in `exit.rs`.
 
 use std::io;
 
@@ -102,7 +102,7 @@ fn words_of_refusal(refused: &ApiError) -> String {
     let flag = match refused.code {
         Code::Held | Code::Delayed => match refused.about.waited_ms {
             Some(waited) if waited > 0 => Some(format!(
-                "gave up after {} in line; wait longer with --wait, or see who blocks with `tenure explain`",
+                "gave up after {} in the queue; wait longer with --wait, or see who blocks with `tenure explain`",
                 span(waited)
             )),
             _ => Some("add --wait to queue".to_owned()),
@@ -163,7 +163,7 @@ mod tests {
     fn a_held_lease_names_holder_time_and_flag() {
         expect!["settlement/cron is held by node-3 for another 4.2s; add --wait to queue"]
             .assert_eq(&held(0).words());
-        expect!["settlement/cron is held by node-3 for another 4.2s; gave up after 10s in line; wait longer with --wait, or see who blocks with `tenure explain`"]
+        expect!["settlement/cron is held by node-3 for another 4.2s; gave up after 10s in the queue; wait longer with --wait, or see who blocks with `tenure explain`"]
             .assert_eq(&held(10_000).words());
     }
 

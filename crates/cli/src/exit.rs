@@ -65,7 +65,8 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// The exit code of `run` and `elect` for a failure of their own: apart from those of the commands that they run.
+/// The exit code of `run` and `elect` for a failure of their own: apart from those of the commands that they
+/// run.
 pub fn of_own(exit: Exit) -> ExitCode {
     ExitCode::from(OWN + exit as u8)
 }

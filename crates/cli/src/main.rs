@@ -10,6 +10,7 @@ mod context;
 mod error;
 mod exit;
 mod output;
+mod progress;
 mod render;
 #[cfg(target_os = "linux")]
 mod run;
@@ -24,7 +25,7 @@ use output::Output;
 
 fn main() -> ExitCode {
     #[cfg(feature = "demo")]
-    if let Some(code) = commands::demo::actor() {
+    if let Some(code) = commands::demo::role() {
         return code;
     }
     #[cfg(target_os = "linux")]

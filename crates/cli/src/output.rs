@@ -1,5 +1,5 @@
-//! Where things are written: stdout is data, stderr is talk. Decides, once, between a terminal, a pipe and
-//! JSON; what the lines say is decided in `render/`.
+//! Where output goes: stdout is data, stderr is for messages. Decides, once, between a terminal, a pipe and
+//! JSON; `render/` decides what the lines say.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -14,6 +14,7 @@ pub struct Output {
     json: bool,
     form: Form,
     talk_paint: Paint,
+    talk_terminal: bool,
 }
 
 impl Output {
@@ -31,7 +32,9 @@ impl Output {
         } else {
             Form::Plain
         };
-        Self { json: globals.json, form, talk_paint: Paint::new(colored(io::stderr().is_terminal())) }
+        let talk_terminal = io::stderr().is_terminal() && !globals.json;
+        let talk_paint = Paint::new(colored(io::stderr().is_terminal()));
+        Self { json: globals.json, form, talk_paint, talk_terminal }
     }
 
     /// Whether JSON was asked for.
@@ -77,6 +80,21 @@ impl Output {
         if !self.json {
             // Nobody listening is no reason to fail.
             let _ = writeln!(io::stderr(), "{text}");
+        }
+    }
+
+    /// Whether a person at a terminal reads stderr.
+    pub fn talks_to_terminal(&self) -> bool {
+        self.talk_terminal
+    }
+
+    /// Says something on stderr that the next thing said this way is written over; an empty text clears it.
+    /// Where no line can be written over, it is a line like any other.
+    pub fn talk_over(&self, text: &str) {
+        if self.talk_terminal {
+            let _ = write!(io::stderr(), "\r{text}\x1b[K");
+        } else if !text.is_empty() {
+            self.talk(text);
         }
     }
 

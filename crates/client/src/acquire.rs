@@ -1,4 +1,5 @@
-//! Asking for leases. A request is a value until it is awaited; dropped half-way it undoes itself on the store.
+//! Acquire requests. A request is a value until it is awaited; if it is dropped before it is answered, it is
+//! undone on the store.
 
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
@@ -102,7 +103,8 @@ impl<T> AcquireRequest<T> {
         self
     }
 
-    /// Fences of the resource. The lease gives no permit before each of them has [installed](Lease::armed) its token.
+    /// Fences of the resource. The lease gives no permit before each of them has [installed](Lease::armed)
+    /// its token.
     pub fn fences<F: AsRef<str>>(mut self, fences: impl IntoIterator<Item = F>) -> Self {
         self.fences = fences.into_iter().map(|name| name.as_ref().parse()).collect();
         self
@@ -148,7 +150,8 @@ impl<T> AcquireRequest<T> {
         match answer {
             Ok(Ok(leases)) => Ok(leases),
             Ok(Err(error)) => Err(AcquireError::from(error)),
-            // It is forgotten by its own cancel alone. If that should ever not be so, nobody knows what became of it.
+            // It is forgotten by its own cancel alone. If that should ever not be so, nobody knows what
+            // became of it.
             Err(_) => Err(AcquireError::Call(driver.acquire_unanswered(number))),
         }
     }

@@ -1,4 +1,5 @@
-//! Where the client's chance comes from: the operating system, or a seed while a simulation runs on this thread.
+//! The source of the client's randomness: the operating system, or a seed while a simulation runs on this
+//! thread.
 
 use std::cell::Cell;
 

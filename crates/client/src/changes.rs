@@ -21,9 +21,9 @@ impl Changes {
         Changes { items }
     }
 
-    /// The events of the next revision that has any. The first answer may have none: it names the revision after which the
-    /// watch begins. `None` if the watch was cut off, because it was read too slowly or after an error: look at
-    /// the state again, and begin anew.
+    /// The events of the next revision that has any. The first answer may have none: it names the revision
+    /// after which the watch begins. `None` if the watch was cut off, because it was read too slowly or after
+    /// an error: look at the state again, and begin anew.
     pub async fn next(&mut self) -> Option<Result<proto::WatchResponse, CallError>> {
         self.items.recv().await
     }

@@ -52,17 +52,18 @@ pub(crate) struct Shared {
 pub struct Client(Arc<Shared>);
 
 impl Client {
-    /// A client of the cluster behind these endpoints; any one of them is enough, and one may be the host's agent. Nothing is connected yet, and the
-    /// application's runtime is never needed for it.
+    /// A client of the cluster behind these endpoints; any one of them is enough, and one may be the host's
+    /// agent. Nothing is connected yet, and the application's runtime is never needed for it.
     ///
-    /// While it has sessions it is told by the nodes who the members are, and follows them: the nodes of a cluster can all be
-    /// replaced, one after the other. The endpoints given here are never dropped. An address that a node names is
-    /// used once a node of the same cluster has answered there.
+    /// While it has sessions it is told by the nodes who the members are, and follows them: the nodes of a
+    /// cluster can all be replaced, one after the other. The endpoints given here are never dropped. An
+    /// address that a node names is used once a node of the same cluster has answered there.
     pub fn connect(endpoints: &Endpoints) -> Client {
         Client::connected(endpoints, Arc::new(SystemClock), Dialer::Tcp, Execution::Threads)
     }
 
-    /// A client of a cluster over a network of the caller's own, living by any clock, running anywhere: for simulation.
+    /// A client of a cluster over a network of the caller's own, living by any clock, running anywhere: for
+    /// simulation.
     pub fn over(
         endpoints: &Endpoints,
         dial: Arc<dyn Dial>,
@@ -82,8 +83,9 @@ impl Client {
         Client::with(Arc::new(store), clock, execution)
     }
 
-    /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (a node on this machine if it is not set), asked
-    /// through the agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or just the path).
+    /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (a node on this machine if it
+    /// is not set), asked through the agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or
+    /// just the path).
     pub fn from_environment() -> Result<Client, InvalidEndpoint> {
         let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let nodes: Endpoints =
@@ -98,7 +100,8 @@ impl Client {
         }))
     }
 
-    /// A client of a new store inside this process: for tests, examples, and programs whose contenders are threads.
+    /// A client of a new store inside this process: for tests, examples, and programs whose contenders are
+    /// threads.
     pub fn embedded() -> Client {
         Client::with(Arc::new(Embedded::new()), Arc::new(SystemClock), Execution::Threads)
     }
@@ -132,8 +135,9 @@ impl Client {
         self.0.store.time_base()
     }
 
-    /// How many sessions of this client [ended early](crate::Session::ended_early). For a metric, and an alert above zero: the
-    /// leader's clock runs faster than rho allows, or this machine's slower, and then only fences protect.
+    /// How many sessions of this client [ended early](crate::Session::ended_early). For a metric, and an
+    /// alert above zero: the leader's clock runs faster than rho allows, or this machine's slower, and then
+    /// only fences protect.
     pub fn early_ends(&self) -> u64 {
         self.0.early_ends.load(Ordering::Relaxed)
     }

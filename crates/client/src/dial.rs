@@ -1,5 +1,5 @@
-//! How a connection to an endpoint is made: over TCP, or as a simulated network makes it. This file decides neither when
-//! nor how long to try.
+//! How a connection to an endpoint is made: over TCP, or over a simulated network. This file does not decide
+//! when to connect or how long to try.
 
 use std::future::Future;
 use std::io;

@@ -41,8 +41,8 @@ pub trait Candidate: Send + Sync {
         async {}
     }
 
-    /// Leads. Returning is resigning. Take a permit for each step and watch the
-    /// [stop signal](Lease::stop_signal); at the deadline, or at the end of the lease, this future is dropped.
+    /// Leads. Returning is resigning. Take a permit for each step and watch the [stop
+    /// signal](Lease::stop_signal); at the deadline, or at the end of the lease, this future is dropped.
     fn lead(&self, leadership: &Leadership) -> impl Future<Output = ()> + Send;
 }
 
@@ -127,7 +127,8 @@ impl Election {
         Ok(leadership)
     }
 
-    /// Campaigns, leads, and campaigns again after any loss, until `until` is done. Then it resigns and returns.
+    /// Campaigns, leads, and campaigns again after any loss, until `until` is done. Then it resigns and
+    /// returns.
     pub async fn run(&self, candidate: &impl Candidate, until: impl Future<Output = ()>) {
         tokio::pin!(until);
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
@@ -251,8 +252,8 @@ pub enum Leader {
 }
 
 impl Leader {
-    /// The register that a leader publishes in: under the election's name, so that one watch covers both. What is in it is
-    /// the leader's only while the register belongs to the leader's session.
+    /// The register that a leader publishes in: under the election's name, so that one watch covers both.
+    /// What is in it is the leader's only while the register belongs to the leader's session.
     pub fn value_key(election: &ResourceName) -> String {
         format!("{election}/leader")
     }
@@ -326,7 +327,8 @@ pub enum ElectionError {
 }
 
 impl ElectionError {
-    /// What the campaign, or the publishing, has done. What a campaign that failed was granted is given back by itself.
+    /// What the campaign, or the publishing, has done. What a campaign that failed was granted is given back
+    /// by itself.
     pub fn effect(&self) -> Effect {
         match self {
             ElectionError::Open(error) => error.effect(),

@@ -1,8 +1,8 @@
 //! The store inside the process: the same machine and the same proposer as a cluster's, without a log.
 //!
 //! For tests, for examples and for programs whose contenders are all threads of one process. It keeps nothing
-//! when the process ends and is not fault-tolerant. It holds no lease rule: it stamps what arrives as a leader does
-//! (`tenure_core::Proposer`), applies it (`tenure_core::Machine`), and carries the answers out.
+//! when the process ends and is not fault-tolerant. It holds no lease rule: it stamps what arrives as a
+//! leader does (`tenure_core::Proposer`), applies it (`tenure_core::Machine`), and carries the answers out.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -155,7 +155,8 @@ async fn count_time(store: Weak<Shared>) {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Inside> {
-        // A broken invariant of the machine panics under this lock; what it protects is not to be believed then.
+        // A broken invariant of the machine panics under this lock; what it protects is not to be believed
+        // then.
         self.inside.lock().unwrap_or_else(|broken: PoisonError<_>| {
             panic!("the embedded store has stopped after a broken invariant: {broken}")
         })
@@ -183,8 +184,8 @@ impl Shared {
         if std::mem::replace(&mut inside.telling, true) {
             return;
         }
-        // Sent without the lock, so that receivers may call again; and by one thread at a time, so that nobody
-        // receives an end before the grant.
+        // Sent without the lock, so that receivers may call again; and by one thread at a time, so that
+        // nobody receives an end before the grant.
         while let Some(notify) = inside.outbox.pop_front() {
             drop(inside);
             notify();
@@ -351,14 +352,8 @@ impl Store for Embedded {
     }
 
     fn lease(&self, resource: ResourceName, callback: Callback<Option<LeaseInfo>>) {
-        callback(Ok(self.look(|machine| {
-            machine.lease(&resource).map(|view| LeaseInfo {
-                resource: view.resource,
-                holders: view.holders.into_iter().map(|by| (by.session, by.holder, by.token)).collect(),
-                waiters: view.waiters.iter().map(|waiter| waiter.session).collect(),
-                revision: machine.revision(),
-            })
-        })));
+        callback(Ok(self
+            .look(|machine| machine.lease(&resource).map(|view| LeaseInfo::new(view, machine.revision())))));
     }
 
     fn register(&self, key: RegisterKey, callback: Callback<Register>) {

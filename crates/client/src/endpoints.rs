@@ -1,6 +1,6 @@
 //! Where the store is: a list of endpoints, checked once. Any one of them is enough to reach the cluster,
-//! because followers forward; the rest are for the day on which that one is down. One of them may be the host's
-//! agent, behind a unix socket: it is tried first and needed by nobody.
+//! because followers forward; the others are for the case that it is down. One of them may be the host's
+//! agent, behind a Unix socket: it is tried first and is never required.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,8 +9,8 @@ use std::str::FromStr;
 /// The port of an endpoint that names none.
 pub const DEFAULT_PORT: u16 = 7400;
 
-/// One address at which clients reach the store: a node, such as `10.0.0.7:7400` or `tenure-1:7400`, or the agent of this
-/// host, such as `unix:/run/tenure.sock`.
+/// One address at which clients reach the store: a node, such as `10.0.0.7:7400` or `tenure-1:7400`, or the
+/// agent of this host, such as `unix:/run/tenure.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint(Place);
 
@@ -141,7 +141,8 @@ impl Endpoints {
         &self.0
     }
 
-    /// The same store, asked through this agent first. Whatever the agent leaves unanswered goes to the others.
+    /// The same store, asked through this agent first. Whatever the agent leaves unanswered goes to the
+    /// others.
     pub fn through(&self, agent: Endpoint) -> Endpoints {
         let others = self.0.iter().filter(|endpoint| **endpoint != agent).cloned();
         Endpoints(std::iter::once(agent.clone()).chain(others).collect())

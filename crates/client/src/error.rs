@@ -21,8 +21,8 @@ pub(crate) fn passes(refused: &ApiError) -> bool {
         && refused.effect == Effect::NotApplied
 }
 
-/// The same refusal of a command of which an earlier transmission went unanswered. That its session has ended says nothing about
-/// that one: it may have been applied, and its effect have ended with the session, or not.
+/// The same refusal of a command of which an earlier transmission went unanswered. That its session has ended
+/// says nothing about that one: it may have been applied, and its effect have ended with the session, or not.
 pub(crate) fn in_doubt(refused: ApiError) -> ApiError {
     match refused.code {
         Code::UnknownSession => ApiError { effect: Effect::Unknown, ..refused },
@@ -118,6 +118,7 @@ fn kind(done: &Done) -> &'static str {
         Done::Transferred(_) => "`transferred`",
         Done::Revoked { .. } => "`revoked`",
         Done::Written { .. } => "`written`",
+        Done::Staged { .. } => "`staged`",
         Done::Restored { .. } => "`restored`",
         Done::BarrierTaken { .. } => "`barrier taken`",
     }
@@ -147,7 +148,8 @@ mod tests {
 
     #[test]
     fn a_refusal_of_the_store_is_read_whole() {
-        let refused = ApiError::new(Code::Held, "settlement/cron is held by node-3").hint("wait in line");
+        let refused =
+            ApiError::new(Code::Held, "settlement/cron is held by node-3").hint("wait in the queue");
         assert_eq!(refusal_in(&refused.clone().into()), Some(refused));
     }
 

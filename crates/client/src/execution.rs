@@ -1,10 +1,10 @@
 //! Where the client's own work runs. This file puts futures on threads; it never looks into them.
 //!
-//! In production each kind of work has a thread of its own with a runtime of its own, shared by all clients of the
-//! process: the *renewer* (renewals, and nothing else), the *calls* (commands, reads, watches) and the *hooks* (the
-//! application's callbacks). So an application whose runtime is blocked keeps its leases, a flood of commands
-//! delays no renewal, and a callback that hangs delays only other callbacks. In simulation all of it is tasks of one
-//! runtime, which is then the only source of order.
+//! In production each kind of work has a thread of its own with a runtime of its own, shared by all clients
+//! of the process: the *renewer* (renewals, and nothing else), the *calls* (commands, reads, watches) and the
+//! *hooks* (the application's callbacks). So an application whose runtime is blocked keeps its leases, a
+//! flood of commands delays no renewal, and a callback that hangs delays only other callbacks. In simulation
+//! all of it is tasks of one runtime, which is then the only source of order.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,8 +46,8 @@ impl Tasks {
     }
 }
 
-/// While it is shut nothing behind it moves, as in a process that was stopped: timers run out, messages arrive, and nobody
-/// looks.
+/// While it is shut nothing behind it moves, as in a process that was stopped: timers run out, messages
+/// arrive, and nobody looks.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(Mutex<GateInside>);
 
@@ -136,8 +136,8 @@ impl Work {
         }
     }
 
-    /// The runtime of this kind of work in this process; made on first use, and again in a forked child, which inherits no
-    /// thread.
+    /// The runtime of this kind of work in this process; made on first use, and again in a forked child,
+    /// which inherits no thread.
     fn runtime(self) -> Handle {
         static RUNTIMES: Mutex<[Option<(u32, Handle)>; 3]> = Mutex::new([None, None, None]);
         let process = std::process::id();

@@ -1,9 +1,9 @@
-//! Where leases and fences meet: the barrier on taking over, and what fences refused, reported to the store.
+//! Connects leases and fences: the barrier on taking over, and reports to the store of what fences refused.
 //!
-//! The fences decide for themselves; this file only carries. A lease's token goes to its fences before anything is
-//! read, and what they prevented comes back as evidence for people: which fence has installed which token, and how
-//! many stale writes each has refused. Reports are counted together and sent at most once in a while, so a zombie
-//! that writes in a loop costs the cluster one small command a second and no more.
+//! The fences decide; this file only carries messages. A lease's token is installed in its fences before
+//! anything is read. Back come reports for people: which fence has installed which token, and how many stale
+//! writes each has refused. Reports are aggregated and sent at most once in a while, so a stale holder that
+//! writes in a loop costs the cluster one small command a second.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +34,8 @@ pub enum TakeOverError {
     /// A fence's name is none.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// A fence said no. If it has seen a newer token the lease has ended with that; else it is still held, and may try again.
+    /// A fence said no. If it has seen a newer token the lease has ended with that; else it is still held,
+    /// and may try again.
     #[error("fence {fence}: {error}")]
     Fence {
         /// Which.
@@ -45,8 +46,8 @@ pub enum TakeOverError {
 }
 
 impl TakeOverError {
-    /// What became of the token in the fence that failed. Those before it in the list have installed it, which keeps others out and
-    /// harms nobody.
+    /// What became of the token in the fence that failed. Those before it in the list have installed it,
+    /// which keeps others out and harms nobody.
     pub fn effect(&self) -> Effect {
         match self {
             TakeOverError::Lease(_) | TakeOverError::Name(_) => Effect::NotApplied,
@@ -59,8 +60,8 @@ impl TakeOverError {
 }
 
 impl Lease {
-    /// What a fence is told on taking over: the token, and what is left of the lease. [`take_over`](Self::take_over)
-    /// does this and the rest by itself.
+    /// What a fence is told on taking over: the token, and what is left of the lease.
+    /// [`take_over`](Self::take_over) does this and the rest by itself.
     pub fn takeover(&self) -> Result<Takeover, PermitError> {
         if !self.mode().writes() {
             return Err(PermitError::Refused(NoPermit::ReadOnly));
@@ -71,12 +72,12 @@ impl Lease {
         Ok(Takeover::new(scope, token, self.holder().clone(), now, self.remaining()))
     }
 
-    /// Takes over: installs the token in every one of these fences, tells the store that it is there, and answers what each
-    /// fence found, in order: the predecessor's token and its cursor. When this returns, nothing that an earlier holder has
-    /// sent can land any more; only now read, then work.
+    /// Takes over: installs the token in every one of these fences, tells the store that it is there, and
+    /// answers what each fence found, in order: the predecessor's token and its cursor. When this returns,
+    /// nothing that an earlier holder has sent can land any more; only now read, then work.
     ///
-    /// A fence that cannot be reached, or does not say what became of the barrier, is asked again for as long as the
-    /// lease lasts: a repeated barrier is harmless. One that has seen a newer token ends the lease.
+    /// A fence that cannot be reached, or does not say what became of the barrier, is asked again for as long
+    /// as the lease lasts: a repeated barrier is harmless. One that has seen a newer token ends the lease.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -140,9 +141,10 @@ impl Lease {
 }
 
 impl Client {
-    /// Counts a stale write that a fence refused: a storage front end that is shown tokens calls this, and so may whoever
-    /// is told [`FenceError::Stale`] after its own lease is gone. It shows in `tenure get`, in `explain`, in the metrics
-    /// and in watches. The store knows fences by the names that acquires [brought](crate::AcquireRequest::fences).
+    /// Counts a stale write that a fence refused: a storage front end that is shown tokens calls this, and so
+    /// may whoever is told [`FenceError::Stale`] after its own lease is gone. It shows in `tenure get`, in
+    /// `explain`, in the metrics and in watches. The store knows fences by the names that acquires
+    /// [brought](crate::AcquireRequest::fences).
     pub fn report_refused(&self, fence: &FenceName, stale: &Stale) {
         self.shared().refusals.count(self.shared(), fence, stale);
     }

@@ -1,5 +1,5 @@
-//! The other kinds of leases: semaphores, and leases that are read by many or written by one. Both are the store's own
-//! commands; here they only get a name.
+//! The other kinds of leases: semaphores and reader-writer leases. Both are commands of the store; this file
+//! only gives them an API.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use crate::acquire::AcquireRequest;
 use crate::lease::Lease;
 use crate::session::{Handle, Session};
 
-/// A resource with `n` slots. Each holder has one slot, with a token and a fence scope of its own (`resource#slot`), so
-/// that live holders never fence each other out.
+/// A resource with `n` slots. Each holder has one slot, with a token and a fence scope of its own
+/// (`resource#slot`), so that live holders never fence each other out.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]

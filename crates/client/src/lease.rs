@@ -2,11 +2,11 @@
 //!
 //! # Giving back while work goes on
 //!
-//! A permit is owned: it can be moved into a task and outlives the borrow of its lease, because the work that it covers
-//! usually does. So "releasing while a permit is out does not compile" would forbid ordinary programs. Instead
-//! [`Lease::release`] takes the lease, closes the intake and *waits* for the permits that are out; so does dropping the
-//! lease, in the background. Nothing is sent to the store before the last permit is dropped, however it
-//! came to that: this is the rule of the session's logic, not of this file.
+//! A permit is owned: it can be moved into a task and outlives the borrow of its lease, because the work that
+//! it covers usually does. So "releasing while a permit is out does not compile" would forbid ordinary
+//! programs. Instead [`Lease::release`] takes the lease, closes the intake and *waits* for the permits that
+//! are out; so does dropping the lease, in the background. Nothing is sent to the store before the last
+//! permit is dropped, however it came to that: this is the rule of the session's logic, not of this file.
 
 use std::fmt;
 use std::ops::Deref;
@@ -57,8 +57,8 @@ pub enum PermitError {
     /// The lease does not allow it now.
     #[error("{0}")]
     Refused(NoPermit),
-    /// This is a fork of the process that has the lease. The child holds nothing: two processes must not act under
-    /// one token.
+    /// This is a fork of the process that has the lease. The child holds nothing: two processes must not act
+    /// under one token.
     #[error("the lease belongs to process {holder}, and this is process {asker}, a fork of it")]
     Forked {
         /// The process that acquired it.
@@ -75,21 +75,21 @@ impl PermitError {
     }
 }
 
-/// Proof that the lease was valid when it was taken: what a fenced write asks for. It carries the token, and dropping it
-/// says that the work under it has ended.
+/// Proof that the lease was valid when it was taken: what a fenced write asks for. It carries the token, and
+/// dropping it says that the work under it has ended.
 ///
 /// It dereferences to [`tenure_core::Permit`], which is what fences take: hand them `&*permit`.
 #[must_use = "a permit covers work only while it is kept"]
 pub struct Permit {
     // Dropped in this order: first the permit is counted back, then whoever waits for that is woken.
     permit: tenure_core::Permit,
-    bell: Bell,
+    permit_return: PermitReturn,
 }
 
 impl Permit {
     /// What is left now before the work under it must have stopped: a budget for time-outs.
     pub fn time_left(&self) -> Duration {
-        self.permit.remaining(self.bell.driver.now())
+        self.permit.remaining(self.permit_return.driver.now())
     }
 }
 
@@ -107,17 +107,18 @@ impl fmt::Debug for Permit {
     }
 }
 
-/// Proof that a *shared* lease was valid when it was taken. It has no token, so no fence accepts it for a write.
+/// Proof that a *shared* lease was valid when it was taken. It has no token, so no fence accepts it for a
+/// write.
 #[must_use = "a permit covers work only while it is kept"]
 pub struct ReadPermit {
     permit: tenure_core::ReadPermit,
-    bell: Bell,
+    permit_return: PermitReturn,
 }
 
 impl ReadPermit {
     /// What is left now before the reader must have stopped.
     pub fn time_left(&self) -> Duration {
-        self.permit.remaining(self.bell.driver.now())
+        self.permit.remaining(self.permit_return.driver.now())
     }
 }
 
@@ -130,12 +131,12 @@ impl Deref for ReadPermit {
 }
 
 /// Wakes whoever waits for the last permit.
-struct Bell {
+struct PermitReturn {
     driver: Arc<SessionDriver>,
     token: Token,
 }
 
-impl Drop for Bell {
+impl Drop for PermitReturn {
     fn drop(&mut self) {
         self.driver.permit_returned(self.token);
     }
@@ -231,11 +232,12 @@ impl Lease {
         self.permit_for(Duration::ZERO)
     }
 
-    /// A permit for work that takes up to `max_op`: refused when less than that is left. Nothing can take a message back
-    /// that was sent in time and arrives late, so give the operation itself a time-out, and fence it.
+    /// A permit for work that takes up to `max_op`: refused when less than that is left. Nothing can take a
+    /// message back that was sent in time and arrives late, so give the operation itself a time-out, and
+    /// fence it.
     pub fn permit_for(&self, max_op: Duration) -> Result<Permit, PermitError> {
         let permit = self.ask(|logic, now| logic.permit(self.token, now, max_op))?;
-        Ok(Permit { permit, bell: self.bell() })
+        Ok(Permit { permit, permit_return: self.permit_return() })
     }
 
     /// A permit to read now: what a sharer gets.
@@ -246,7 +248,7 @@ impl Lease {
     /// A permit to read for up to `max_op`.
     pub fn read_permit_for(&self, max_op: Duration) -> Result<ReadPermit, PermitError> {
         let permit = self.ask(|logic, now| logic.read_permit(self.token, now, max_op))?;
-        Ok(ReadPermit { permit, bell: self.bell() })
+        Ok(ReadPermit { permit, permit_return: self.permit_return() })
     }
 
     fn ask<P>(
@@ -260,13 +262,13 @@ impl Lease {
         driver.permit(ask).map_err(PermitError::Refused)
     }
 
-    fn bell(&self) -> Bell {
-        Bell { driver: self.driver().clone(), token: self.token }
+    fn permit_return(&self) -> PermitReturn {
+        PermitReturn { driver: self.driver().clone(), token: self.token }
     }
 
-    /// What has to be installed in the lease's fences before it gives its first permit, and what was
-    /// acquired with [`fences`](crate::AcquireRequest::fences) gives none before. The one use of a token without a permit: a barrier
-    /// only keeps others out.
+    /// What has to be installed in the lease's fences before it gives its first permit, and what was acquired
+    /// with [`fences`](crate::AcquireRequest::fences) gives none before. The one use of a token without a
+    /// permit: a barrier only keeps others out.
     pub fn barrier(&self) -> Result<(Scope, Token), PermitError> {
         self.ask(|logic, now| logic.barrier(self.token, now))
     }
@@ -282,8 +284,9 @@ impl Lease {
         self.driver().shared.store.submit(command, callback);
     }
 
-    /// The fences that have not answered the barrier, of all that the resource has: a lease whose acquire named fences gives
-    /// no permit before. One that is no more is taken out of the set by an administrator: `tenure fence forget`.
+    /// The fences that have not answered the barrier, of all that the resource has: a lease whose acquire
+    /// named fences gives no permit before. One that is no more is taken out of the set by an administrator:
+    /// `tenure fence forget`.
     pub fn unarmed(&self) -> Vec<tenure_core::FenceName> {
         self.driver().with_logic(|logic, _| logic.unarmed(self.token).cloned().collect())
     }
@@ -293,8 +296,8 @@ impl Lease {
         self.driver().with_logic(|logic, _| logic.barrier_refused(self.token, seen));
     }
 
-    /// A signed statement of this lease, for storage front ends that must not believe bare numbers: they check it
-    /// offline with the keys at `/.well-known/jwks.json`. It proves order, not life.
+    /// A signed statement of this lease, for storage front ends that must not believe bare numbers: they
+    /// check it offline with the keys at `/.well-known/jwks.json`. It proves order, not life.
     pub async fn sequencer(&self) -> Result<String, CallError> {
         let (reply, answer) = oneshot::channel();
         let callback = Box::new(move |signed| drop(reply.send(signed)));
@@ -330,18 +333,19 @@ impl Lease {
         });
     }
 
-    /// A signal that work under this lease has to stop: at the soft deadline, on notice, after a pause, at the
-    /// end. It never takes back what it said; after the lease is held again, ask for a new one.
+    /// A signal that work under this lease has to stop: at the soft deadline, on notice, after a pause, at
+    /// the end. It never takes back what it said; after the lease is held again, ask for a new one.
     pub fn stop_signal(&self) -> StopSignal {
         let stop = self.driver().stop_signal(self.token);
         StopSignal(stop.unwrap_or_else(|| watch::channel(true).1))
     }
 
-    /// Gives the lease back: no new permit from now on, then waits for the permits that are out, then tells the store. Answers how
-    /// the lease ended, which may have been otherwise meanwhile.
+    /// Gives the lease back: no new permit from now on, then waits for the permits that are out, then tells
+    /// the store. Answers how the lease ended, which may have been otherwise meanwhile.
     ///
-    /// Returns at the latest at the lease's deadline: if the store has not answered by then the error's effect is
-    /// [`Unknown`](Effect::Unknown). Dropping this future leaves nothing behind: the lease is given back all the same.
+    /// Returns at the latest at the lease's deadline: if the store has not answered by then the error's
+    /// effect is [`Unknown`](Effect::Unknown). Dropping this future leaves nothing behind: the lease is given
+    /// back all the same.
     pub async fn release(self) -> Result<LeaseEnd, CallError> {
         let returning = self.give_back(To::Store);
         let ended = self.returned(returning, None).await;
@@ -367,12 +371,12 @@ impl Lease {
         }
     }
 
-    /// Closes the intake, waits up to `within` for the permits that are out, and gives the lease back. If they are not
-    /// back in time the intake opens again and the lease comes back with their number: what to do with work that
-    /// does not end is the application's to decide.
+    /// Closes the intake, waits up to `within` for the permits that are out, and gives the lease back. If
+    /// they are not back in time the intake opens again and the lease comes back with their number: what to
+    /// do with work that does not end is the application's to decide.
     ///
-    /// Returns within `within`, and at the latest at the lease's deadline: if the store has not answered by then the error's effect
-    /// is [`Unknown`](Effect::Unknown), and the lease is given back all the same.
+    /// Returns within `within`, and at the latest at the lease's deadline: if the store has not answered by
+    /// then the error's effect is [`Unknown`](Effect::Unknown), and the lease is given back all the same.
     pub async fn drain(self, within: Duration) -> Result<LeaseEnd, DrainError> {
         let asked = self.driver().now();
         self.drain_asked(asked, within).await
@@ -405,8 +409,8 @@ impl Lease {
         let resource = self.resource().clone();
         let ours = self.session_number();
         let asked = self.driver().now();
-        // Watched from before the end, and begun when the store says so: the grant may follow in the same step. A watch that
-        // does not begin must not keep the lease from going back.
+        // Watched from before the end, and begun when the store says so: the grant may follow in the same
+        // step. A watch that does not begin must not keep the lease from going back.
         let mut changes = Changes::begin(&shared, resource.to_string(), None);
         let begin_within = within.min(self.driver().give_back_wait(self.token, asked));
         let watched = tokio::select! {
@@ -446,7 +450,8 @@ impl Lease {
         GivingBack { asked, outcome: self.driver().give_back(self.token, to) }
     }
 
-    /// Waits for what becomes of a give-back: for `within`, if that is given, and for no longer than it is worth.
+    /// Waits for what becomes of a give-back: for `within`, if that is given, and for no longer than it is
+    /// worth.
     async fn returned(
         &self,
         GivingBack { asked, mut outcome }: GivingBack,
@@ -564,7 +569,8 @@ impl DrainError {
     }
 }
 
-/// Changes of a lease's status, as they are noticed. A status that lasted for a moment only may be skipped; the last one never is.
+/// Changes of a lease's status, as they are noticed. A status that lasted for a moment only may be skipped;
+/// the last one never is.
 #[derive(Clone, Debug)]
 pub struct StatusChanges(watch::Receiver<LeaseStatus>);
 

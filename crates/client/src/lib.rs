@@ -61,7 +61,8 @@ pub use watchdog::HardStop;
 /// What an open sent to an agent carries beside it if the session is its opener's alone.
 pub const WITH_PROCESS: &str = "tenure-with-process";
 
-/// The words of the holder's side: what a lease is, why it is in doubt, how it is held, how it ended, and the numbers it lives by.
+/// The words of the holder's side: what a lease is, why it is in doubt, how it is held, how it ended, and the
+/// numbers it lives by.
 pub use tenure_core::{
     Bounds, BrokenTiming, EndReason, Jeopardy, LeaseEnd, LeaseState, Mode, NoPermit, Suspect, Timing,
     TimingNumbers,

@@ -1,11 +1,12 @@
-//! Which endpoints there are, and in which order they are tried: those that the application named, and those that the nodes
-//! themselves name as members of the cluster. Pure but for the lock around it.
+//! Which endpoints there are, and in which order they are tried: those that the application configured, and
+//! those that the nodes report as members of the cluster. Pure but for the lock around it.
 //!
-//! Nodes are replaced while clients run, so a client follows the members that it is told of. It never drops an endpoint that it
-//! was given: there may be a proxy or a forwarded port in between, and what a node calls its address may lead
-//! nowhere from here, or elsewhere. So an address is followed only if it can mean something here
-//! ([`Members::advertise`]) and once somebody of the same cluster has answered there ([`Members::follow`]); not if it is the
-//! node behind an endpoint that was given, which is reached as the application wants it reached ([`Members::is_behind`]).
+//! Nodes are replaced while clients run, so a client follows the reported members. It never drops a
+//! configured endpoint: there may be a proxy or a forwarded port in between, and the address that a node
+//! reports may lead nowhere from here, or elsewhere. So a reported address is used only if it can be reached
+//! from here in principle ([`Members::advertise`]) and a node of the same cluster has answered there
+//! ([`Members::follow`]); and not if it is the node behind a configured endpoint, which is reached as
+//! configured ([`Members::is_behind`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -62,8 +63,8 @@ impl Members {
         new
     }
 
-    /// Whether an advertised address can mean the same here as there: not "every address of this machine", and not "this machine",
-    /// unless this client was told to look for the store on its own machine.
+    /// Whether an advertised address can mean the same here as there: not "every address of this machine",
+    /// and not "this machine", unless this client was told to look for the store on its own machine.
     fn is_of_use(&self, endpoint: &Endpoint) -> bool {
         endpoint.socket().is_none()
             && !endpoint.is_unspecified()
@@ -89,7 +90,8 @@ impl Members {
         }
     }
 
-    /// The configured endpoints that may be the way to a member under another name, and the node that answered there, if one has.
+    /// The configured endpoints that may be the way to a member under another name, and the node that
+    /// answered there, if one has.
     pub fn other_names(&self) -> Vec<(Endpoint, Option<u64>)> {
         let unnamed = self
             .configured
@@ -98,15 +100,16 @@ impl Members {
         unnamed.map(|endpoint| (endpoint.clone(), self.nodes.get(endpoint).copied())).collect()
     }
 
-    /// The node at an address that is being tried out is the one behind a configured endpoint: that one is used.
+    /// The node at an address that is being tried out is the one behind a configured endpoint: that one is
+    /// used.
     pub fn is_behind(&mut self, endpoint: &Endpoint, configured: Endpoint) {
         if self.tried_out.remove(endpoint) {
             self.behind.insert(endpoint.clone(), configured);
         }
     }
 
-    /// The endpoints that are worth trying first (an agent, and whoever is known to be a member), and then the rest. If no member
-    /// is known to be reachable, what was configured is all there is.
+    /// The endpoints that are worth trying first (an agent, and whoever is known to be a member), and then
+    /// the rest. If no member is known to be reachable, what was configured is all there is.
     fn parts(&self) -> (Vec<Endpoint>, Vec<Endpoint>) {
         let is_member = |endpoint: &Endpoint| {
             self.advertised.contains(endpoint) || self.behind.values().any(|behind| behind == endpoint)
@@ -127,8 +130,8 @@ impl Members {
         first
     }
 
-    /// The endpoint to try after `last`, when so many have failed in a row. Those that are no members any more are tried once
-    /// all members have failed.
+    /// The endpoint to try after `last`, when so many have failed in a row. Those that are no members any
+    /// more are tried once all members have failed.
     pub fn after(&self, last: &Endpoint, failures: usize) -> Endpoint {
         let (mut among, rest) = self.parts();
         if failures >= among.len() {

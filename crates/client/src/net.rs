@@ -1,16 +1,15 @@
 //! The store behind the network: a Tenure cluster, over the session stream.
 //!
-//! Renewals and opens go over connections that are made and driven on the renewer's thread; commands go over
-//! one stream that lives with the calls; what is merely looked up is single calls. This file and its folder
-//! decide over which endpoint something goes and what is sent again. They never decide what a holder may
-//! believe.
+//! Renewals and opens use connections that are opened and driven on the renewer's thread; commands use one
+//! stream on the thread for calls; lookups are single calls. This file and its folder decide which endpoint
+//! is used and what is sent again. They never decide what a holder may believe.
 
 mod commands;
+mod endpoint_errors;
 mod follow;
 mod frames;
 mod patience;
 mod renewals;
-mod troubles;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,12 +23,12 @@ use tenure_wire::proto::leases_client::LeasesClient;
 use tenure_wire::proto::registers_client::RegistersClient;
 use tenure_wire::proto::sequencers_client::SequencersClient;
 use tenure_wire::proto::sessions_client::SessionsClient;
-use tenure_wire::{ApiError, Code, proto};
+use tenure_wire::{ApiError, Code, grpc, proto};
 use tonic::transport::Channel;
 
 use self::commands::Commands;
+use self::endpoint_errors::EndpointErrors;
 use self::renewals::Renewals;
-use self::troubles::Troubles;
 use crate::dial::Dialer;
 use crate::endpoints::{Endpoint, Endpoints};
 use crate::error::{CallError, Tried, root_cause};
@@ -55,8 +54,9 @@ const WATCH_PATIENCE: Duration = Duration::from_secs(3_600);
 /// A cluster, reached over its endpoints.
 pub(crate) struct Network {
     directory: Directory,
-    /// Troubles with commands and, apart, with opens and renewals: one may come through where the other does not.
-    troubles: [Troubles; 2],
+    /// EndpointErrors with commands and, apart, with opens and renewals: one may come through where the other
+    /// does not.
+    endpoint_errors: [EndpointErrors; 2],
     execution: Execution,
     transport: Arc<Transport>,
     commands: Commands,
@@ -71,14 +71,14 @@ impl Network {
         execution: &Execution,
     ) -> Network {
         let directory = Directory::new(endpoints);
-        let troubles: [Troubles; 2] = Default::default();
-        let [of_commands, of_renewals] = troubles.clone();
+        let endpoint_errors: [EndpointErrors; 2] = Default::default();
+        let [of_commands, of_renewals] = endpoint_errors.clone();
         Network {
             execution: execution.clone(),
             transport: Arc::new(Transport::dialling(directory.clone(), clock, dialer.clone())),
             commands: Commands::start(directory.clone(), dialer.clone(), of_commands, execution),
             renewals: Arc::new(Renewals::new(directory.clone(), dialer, of_renewals)),
-            troubles,
+            endpoint_errors,
             directory,
         }
     }
@@ -155,7 +155,7 @@ impl Store for Network {
     fn tried(&self) -> Vec<Tried> {
         let endpoints = self.directory.all();
         let mut tried: Vec<Tried> =
-            self.troubles.iter().flat_map(|troubles| troubles.of(&endpoints)).collect();
+            self.endpoint_errors.iter().flat_map(|endpoint_errors| endpoint_errors.of(&endpoints)).collect();
         // Each endpoint once, and what is wrong with commands first.
         let mut named = std::collections::BTreeSet::new();
         tried.retain(|one| named.insert(one.endpoint.clone()));
@@ -184,7 +184,7 @@ impl Store for Network {
         let question = proto::RegisterGetRequest { key: key.as_bytes().to_vec(), stale: false };
         let send = |channel, question| async move { RegistersClient::new(channel).get(question).await };
         let convert = move |answer: proto::RegisterGetResponse| match answer.register {
-            Some(register) => frames::register(register),
+            Some(register) => grpc::read_register(register),
             None => Ok(frames::absent(key)),
         };
         self.read(question, send, convert, callback);
@@ -219,7 +219,8 @@ impl Store for Network {
     }
 }
 
-/// A connection of its own to one endpoint. Made before anything is sent: so a failure here proves that nothing was.
+/// A connection of its own to one endpoint. Made before anything is sent: so a failure here proves that
+/// nothing was.
 async fn connect(endpoint: &Endpoint, dialer: &Dialer, within: Duration) -> Result<Channel, CallError> {
     let unreachable =
         |why: String| CallError::Unreachable { tried: vec![Tried { endpoint: endpoint.clone(), why }] };

@@ -1,7 +1,8 @@
-//! Registers: small values in the store itself, and the fence that costs nothing to set up.
+//! Registers: small values in the store itself, and a fence without any setup.
 //!
-//! A *guarded* register accepts a write only with the token of a live exclusive lease of its resource, and checks
-//! that in the same step as it writes: the store is its own fence. [`Registers::guarded`] takes a permit, never a number.
+//! A *guarded* register accepts a write only with the token of a live exclusive lease of its resource, and
+//! checks that in the same step as it writes: the store is its own fence. [`Registers::guarded`] takes a
+//! permit, never a number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +67,8 @@ impl Registers {
         self.plain(None).put(key, value).await
     }
 
-    /// Writes a register only if it was last changed at `revision` (zero: if it does not exist). False if it was not.
+    /// Writes a register only if it was last changed at `revision` (zero: if it does not exist). False if it
+    /// was not.
     pub async fn put_if(
         &self,
         key: impl AsRef<[u8]>,
@@ -86,18 +88,20 @@ impl Registers {
         self.plain(None).delete(key).await
     }
 
-    /// Writes under a permit: accepted only while the permit's token is that of a live exclusive lease. The store checks
-    /// that in the step in which it writes; here it is only not asked once the permit's own time is used up.
+    /// Writes under a permit: accepted only while the permit's token is that of a live exclusive lease. The
+    /// store checks that in the step in which it writes; here it is only not asked once the permit's own time
+    /// is used up.
     ///
-    /// No barrier is needed: the grant itself is one, because from then on the store refuses every earlier token.
+    /// No barrier is needed: the grant itself is one, because from then on the store refuses every earlier
+    /// token.
     pub fn guarded(&self, permit: &tenure_core::Permit) -> GuardedRegisters {
         let now = self.shared.clock.now();
         let guard = Guard { scope: permit.scope().clone(), token: permit.token() };
         GuardedRegisters { budget: Some((now, permit.remaining(now))), ..self.plain(Some(guard)) }
     }
 
-    /// Writes under a token that came from elsewhere, or was checked long ago: sent however late it is. The store decides
-    /// as it does for [`guarded`](Self::guarded).
+    /// Writes under a token that came from elsewhere, or was checked long ago: sent however late it is. The
+    /// store decides as it does for [`guarded`](Self::guarded).
     pub fn unchecked(&self, scope: Scope, token: Token) -> GuardedRegisters {
         self.plain(Some(Guard { scope, token }))
     }

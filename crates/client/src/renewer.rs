@@ -1,8 +1,8 @@
 //! The renewer: one future that keeps every session of a client alive.
 //!
-//! It decides nothing about leases. Each session's logic says when it wants to run and what it wants to send;
-//! the renewer runs it in time, puts the renewals of all sessions that are due into one message, and hands each
-//! answer to the session that waits for it. Only the edge (`execution.rs`) knows on which thread it runs.
+//! It contains no lease rule. Each session's logic says when it wants to run and what it wants to send. The
+//! renewer runs it in time, puts the renewals of all sessions that are due into one message, and gives each
+//! answer to its session. Only `execution.rs` knows on which thread it runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -40,7 +40,8 @@ pub(crate) struct Renewer {
     store: Arc<dyn Store>,
     clock: Arc<dyn Clock>,
     inbox: mpsc::UnboundedReceiver<ToRenewer>,
-    /// To hand to the store, which answers from elsewhere. Weak, so that a renewer without sessions and clients ends.
+    /// To hand to the store, which answers from elsewhere. Weak, so that a renewer without sessions and
+    /// clients ends.
     answers: mpsc::WeakUnboundedSender<ToRenewer>,
     origin: Moment,
     members: BTreeMap<u64, Member>,
@@ -67,7 +68,7 @@ impl Renewer {
     /// Runs until every client is gone and every session has ended.
     pub async fn run(mut self) {
         loop {
-            let wait = self.beat();
+            let wait = self.transmit_due();
             let received = match wait {
                 None => self.inbox.recv().await,
                 Some(wait) => tokio::select! {
@@ -121,14 +122,14 @@ impl Renewer {
     }
 
     /// Looks at every session that is due, sends what they want to send, and returns how long nothing is due.
-    fn beat(&mut self) -> Option<Duration> {
+    fn transmit_due(&mut self) -> Option<Duration> {
         let now = self.clock.now().longest_since(self.origin);
         let mut renewals: BTreeMap<bool, Vec<(u64, SessionId, u64)>> = BTreeMap::new();
         while let Some((wake, key)) = self.wakes.first().copied().filter(|(wake, _)| *wake <= now) {
             self.wakes.remove(&(wake, key));
             let Some(member) = self.members.get_mut(&key) else { continue };
-            let beat = member.driver.beat();
-            match beat.wake {
+            let next = member.driver.next_transmission();
+            match next.wake {
                 Some(wake) => {
                     let step = step(member.driver.options().timing.detect());
                     member.wake = round_up(wake.longest_since(self.origin), step).max(now + STEP_MIN);
@@ -136,7 +137,7 @@ impl Renewer {
                 }
                 None => drop(self.members.remove(&key)),
             }
-            match beat.send {
+            match next.send {
                 Some(Transmit::Renew(id, number, route)) => {
                     renewals.entry(route == Route::Another).or_default().push((key, id, number));
                 }

@@ -1,5 +1,5 @@
-//! How long to wait before asking again: longer each time, never in step with others, never longer than a
-//! bound. Whether to ask again at all is decided in `transport.rs`.
+//! How long to wait before a repetition: longer each time, with jitter, never longer than a bound. Whether to
+//! repeat at all is decided in `transport.rs`.
 
 use std::time::Duration;
 

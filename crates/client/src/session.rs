@@ -17,7 +17,8 @@ use crate::watchdog::{self, HardStop};
 
 /// How long to try to open a session.
 const OPEN_WITHIN: Duration = Duration::from_secs(10);
-/// The part of the usable TTL that is kept for stopping: the soft deadline comes this much before the hard one.
+/// The part of the usable TTL that is kept for stopping: the soft deadline comes this much before the hard
+/// one.
 const STOP_SHARE: u32 = 4;
 
 /// What keeps a session open: it is closed when the last user of it is gone.
@@ -75,7 +76,8 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// What the attempt has done. An unknown one may have opened a session that nobody renews: it ends by itself.
+    /// What the attempt has done. An unknown one may have opened a session that nobody renews: it ends by
+    /// itself.
     pub fn effect(&self) -> tenure_wire::Effect {
         match self {
             OpenError::Timing(_) | OpenError::Name(_) => tenure_wire::Effect::NotApplied,
@@ -123,9 +125,9 @@ impl SessionRequest {
         self
     }
 
-    /// No renewal once no [progress](Session::progressed) was reported for this long: a heartbeat must not keep a
-    /// dead-locked worker as leader. Give the worker that reports a session of its own, or it ends the leases of
-    /// others with its own.
+    /// No renewal once no [progress](Session::progressed) was reported for this long: a heartbeat must not
+    /// keep a dead-locked worker as leader. Give the worker that reports a session of its own, or it ends the
+    /// leases of others with its own.
     pub fn progress_within(mut self, within: Duration) -> Self {
         self.logic.progress_within = Some(within);
         self
@@ -137,8 +139,8 @@ impl SessionRequest {
         self
     }
 
-    /// How long before the deadline work is [told to stop](Lease::stop_signal): the soft deadline. A quarter of the usable TTL
-    /// if not said.
+    /// How long before the deadline work is [told to stop](Lease::stop_signal): the soft deadline. A quarter
+    /// of the usable TTL if not said.
     pub fn stop_before(mut self, before: Duration) -> Self {
         self.stop_before = Some(before);
         self
@@ -151,8 +153,9 @@ impl SessionRequest {
         self
     }
 
-    /// Other processes act under this session's leases and may go on when this one dies. Without this an agent of the host
-    /// that sees this process dead ends the session at once, which is what makes a crash cost milliseconds.
+    /// Other processes act under this session's leases and may go on when this one dies. Without this an
+    /// agent of the host that sees this process dead ends the session at once, which is what makes a crash
+    /// cost milliseconds.
     pub fn outlives_process(mut self) -> Self {
         self.with_process = false;
         self
@@ -237,29 +240,31 @@ impl Session {
         let _ = status.wait_for(|status| matches!(status, SessionStatus::Ended)).await;
     }
 
-    /// By how much too early the store let the session run out, if it did: what was left of its deadline by this machine's
-    /// clock. The leader's clock then runs faster than rho allows, or this machine's slower; or somebody ended the session
-    /// and this process was not told. Say so: leases may end while their holders act, and only fences protect.
+    /// By how much too early the store let the session run out, if it did: what was left of its deadline by
+    /// this machine's clock. The leader's clock then runs faster than rho allows, or this machine's slower;
+    /// or somebody ended the session and this process was not told. Say so: leases may end while their
+    /// holders act, and only fences protect.
     pub fn ended_early(&self) -> Option<Duration> {
         self.handle.driver.ended_early()
     }
 
-    /// Stops waiting for a store that does not answer: all leases end here. Refused (false) while anything could still be
-    /// acting on them.
+    /// Stops waiting for a store that does not answer: all leases end here. Refused (false) while anything
+    /// could still be acting on them.
     pub fn give_up(&self) -> bool {
         self.handle.driver.give_up()
     }
 
-    /// Ends the session and gives all of its leases back, once no permit is out. Dropping this future leaves nothing behind:
-    /// the session is closed all the same.
+    /// Ends the session and gives all of its leases back, once no permit is out. Dropping this future leaves
+    /// nothing behind: the session is closed all the same.
     pub async fn close(self) {
         self.handle.driver.close(EndReason::Released);
         self.ended().await;
     }
 
-    /// Ends the session because everything that could act under it was *seen* dead: by its parent, by a pidfd, by an empty cgroup. Whoever
-    /// waits is granted at once, and history says `died`; a lease without fences keeps its lock-delay, since requests may still
-    /// be on their way. A closed connection or a failed probe is no proof of death.
+    /// Ends the session because everything that could act under it was *seen* dead: by its parent, by a
+    /// pidfd, by an empty cgroup. Whoever waits is granted at once, and history says `died`; a lease without
+    /// fences keeps its lock-delay, since requests may still be on their way. A closed connection or a failed
+    /// probe is no proof of death.
     pub async fn died(self) {
         self.handle.driver.close(EndReason::Died);
         self.ended().await;

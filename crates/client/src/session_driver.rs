@@ -1,19 +1,19 @@
-//! The driver of one session. It hands events and the time to its logic (`tenure_core::Holder`) and carries out what
-//! follows: it sends, notifies and waits, and contains no lease rule of its own.
+//! The driver of one session. It passes events and the time to its logic (`tenure_core::Holder`) and carries
+//! out what follows: it sends, notifies and waits, and contains no lease rule of its own.
 //!
-//! One lock guards a session's logic. No store and nothing of the application's is ever called under it, so a
-//! renewal waits at most for a few comparisons. What must be sent is collected under the lock and sent
-//! after it; what must be dropped and might send something when dropped (a lease, a handle) is dropped after it too.
+//! One lock guards a session's logic. No store and no application code is ever called under it, so a renewal
+//! waits at most for a few comparisons. What must be sent is collected under the lock and sent after it;
+//! values that might send something when dropped (a lease, a handle) are dropped after it too.
 //!
-//! Here is what a session is and what may be asked of its leases. `beats.rs` does what the renewer calls for, `acquires.rs` what is
-//! asked for and not yet answered, `returns.rs` what is given back, `order.rs` which of both may leave first, `events.rs` what the store says
-//! of its own accord.
+//! This file defines a session and the operations on its leases. `transmissions.rs` has opens and renewals,
+//! `acquires.rs` unanswered acquires, `returns.rs` releases, `order.rs` the order between those two, and
+//! `events.rs` events that the store pushes.
 
 mod acquires;
-mod beats;
 mod events;
 mod order;
 mod returns;
+mod transmissions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,10 +27,10 @@ use tenure_wire::{Code, Effect};
 use tokio::sync::watch;
 
 use self::acquires::Asked;
-pub(crate) use self::beats::Transmit;
 use self::order::Order;
 use self::returns::Returning;
 pub(crate) use self::returns::To;
+pub(crate) use self::transmissions::Transmit;
 use crate::client::Shared;
 use crate::error::CallError;
 use crate::lease::LeaseStatus;
@@ -222,8 +222,8 @@ impl SessionDriver {
         out
     }
 
-    /// A lease past its deadline under which permits are still out; else how long it is until the next deadline of any
-    /// lease, whether or not a permit is out now.
+    /// A lease past its deadline under which permits are still out; else how long it is until the next
+    /// deadline of any lease, whether or not a permit is out now.
     pub fn overstaying(&self) -> Result<Token, Option<Duration>> {
         let inside = self.lock();
         let now = self.now();
@@ -239,13 +239,15 @@ impl SessionDriver {
         Err(next)
     }
 
-    /// What the store said to a fence's arming. It accepts the live token only, so a no is the end of the lease.
+    /// What the store said to a fence's arming. It accepts the live token only, so a no is the end of the
+    /// lease.
     pub fn arming_answered(self: &Arc<Self>, token: Token, answer: Result<Done, CallError>) {
         let Err(CallError::Refused(no)) = answer else { return };
         match (no.code, no.about.seen.and_then(|seen| Token::try_from(seen).ok())) {
             (Code::StaleToken, Some(seen)) => self.with_logic(|logic, _| logic.barrier_refused(token, seen)),
             (Code::StaleToken | Code::LeaseEnded | Code::NotHeld | Code::UnknownToken, _) => {
-                // It has ended without a successor. How, is for the store to say: whatever it does not list has ended.
+                // It has ended without a successor. How, is for the store to say: whatever it does not list
+                // has ended.
                 if let Some(session) = self.id() {
                     self.ask_for_leases(session);
                 }

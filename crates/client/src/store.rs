@@ -3,8 +3,8 @@
 //! A [`Store`] is anything linearizable that can open sessions, renew them, apply numbered commands and tell
 //! a session what happened to it. Nothing here decides anything: what a holder may believe is
 //! `tenure_core::Holder`'s, and it needs only three promises of a store, written at the methods that make
-//! them. The embedded store ([`Embedded`](crate::Embedded)) and the network ([`Client::connect`](crate::Client::connect))
-//! are the two that exist.
+//! them. The embedded store ([`Embedded`](crate::Embedded)) and the network
+//! ([`Client::connect`](crate::Client::connect)) are the two that exist.
 //!
 //! Answers come through callbacks, because a store answers on whatever thread it lives on and must never need
 //! the application's runtime to get on with it.
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{
-    Command, Done, EndReason, Grant, HolderName, Nonce, Register, RegisterKey, RenewalAnswer, ResourceName,
-    Revision, Scope, SessionId, SessionNumber, Token,
+    Command, Done, EndReason, Grant, HolderName, LeaseView, Nonce, Register, RegisterKey, RenewalAnswer,
+    ResourceName, Revision, Scope, SessionId, SessionNumber, Token,
 };
 use tenure_wire::{ApiError, Code, proto};
 use tokio::sync::mpsc;
@@ -31,7 +31,8 @@ pub type SessionListener = Arc<dyn Fn(SessionEvent) + Send + Sync>;
 /// What a watcher receives: the events of a revision, or why there will be no more.
 pub(crate) type WatchItem = Result<proto::WatchResponse, CallError>;
 
-/// Revisions that may lie between the store and a watcher. One that reads more slowly is cut off, and notified.
+/// Revisions that may lie between the store and a watcher. One that reads more slowly is cut off, and
+/// notified.
 const EVENTS_WAITING_MAX: usize = 4_096;
 
 /// Where a watch receives changes.
@@ -44,7 +45,8 @@ impl Watcher {
         (Watcher(sender), items)
     }
 
-    /// Sends it something, without waiting. False if nothing more can be sent: it is gone, or reads too slowly.
+    /// Sends it something, without waiting. False if nothing more can be sent: it is gone, or reads too
+    /// slowly.
     pub fn notify(&self, item: Result<proto::WatchResponse, CallError>) -> bool {
         self.0.try_send(item).is_ok()
     }
@@ -63,8 +65,8 @@ impl Watcher {
 /// By what a store counts the life of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeBase {
-    /// Cluster time: the time that a replicated log keeps. It never runs fast, and stands still while there is
-    /// no quorum or no leader.
+    /// Cluster time: the time that a replicated log keeps. It never runs fast, and stands still while there
+    /// is no quorum or no leader.
     ClusterTime,
     /// The clock of this very process: holder and store pause together, so nothing outlives the process.
     ThisProcess,
@@ -166,13 +168,24 @@ pub struct LeaseInfo {
     pub revision: Revision,
 }
 
+impl LeaseInfo {
+    pub(crate) fn new(view: LeaseView, revision: Revision) -> LeaseInfo {
+        LeaseInfo {
+            resource: view.resource,
+            holders: view.holders.into_iter().map(|by| (by.session, by.holder, by.token)).collect(),
+            waiters: view.waiters.iter().map(|waiter| waiter.session).collect(),
+            revision,
+        }
+    }
+}
+
 /// A lease store, as the holder's side needs it.
 pub trait Store: Send + Sync + 'static {
     /// By what the store counts the life of a session.
     fn time_base(&self) -> TimeBase;
 
-    /// Opens a session, once. *Promise: the session lives for at least its TTL, by the store's time, from some
-    /// moment after this was called.* Called on the renewer's thread.
+    /// Opens a session, once. *Promise: the session lives for at least its TTL, by the store's time, from
+    /// some moment after this was called.* Called on the renewer's thread.
     fn open(&self, open: OpenSession, route: Route, callback: Callback<Opened>);
 
     /// Renews sessions, once; one answer each, in order, `None` where nothing is known. *Promise: the same as
@@ -185,15 +198,16 @@ pub trait Store: Send + Sync + 'static {
         callback: Callback<Vec<Option<RenewalAnswer>>>,
     );
 
-    /// Carries out a command of a session. A numbered one is repeated, over any way there is, until it is answered or its
-    /// session has ended. *Promise: a number is carried out once, however often it is sent.*
+    /// Carries out a command of a session. A numbered one is repeated, over any way there is, until it is
+    /// answered or its session has ended. *Promise: a number is carried out once, however often it is sent.*
     fn submit(&self, command: Command, callback: Callback<Done>);
 
     /// The tokens that a session holds, read linearizably.
     fn held(&self, session: SessionId, callback: Callback<Vec<Token>>);
 
-    /// How soon the session wants it noticed that nobody answers: the R/4 of its [`Timing`](tenure_core::Timing). Called before
-    /// [`listen`](Self::listen). A store that has nothing to choose from passes it over.
+    /// How soon the session wants it noticed that nobody answers: the R/4 of its
+    /// [`Timing`](tenure_core::Timing). Called before [`listen`](Self::listen). A store that has nothing to
+    /// choose from passes it over.
     fn detect_within(&self, session: SessionNumber, detect: Duration) {
         let _ = (session, detect);
     }
@@ -210,8 +224,8 @@ pub trait Store: Send + Sync + 'static {
     /// One register, read linearizably.
     fn register(&self, key: RegisterKey, callback: Callback<Register>);
 
-    /// Why the store does not answer, as far as that is known: each endpoint that failed or is silent, with its latest reason. For the
-    /// errors of those who have waited in vain.
+    /// Why the store does not answer, as far as that is known: each endpoint that failed or is silent, with
+    /// its latest reason. For the errors of those who have waited in vain.
     fn tried(&self) -> Vec<Tried> {
         Vec::new()
     }
@@ -224,7 +238,8 @@ pub trait Store: Send + Sync + 'static {
         callback(Err(CallError::Refused(no)));
     }
 
-    /// Sends `watcher` the changes under `prefix`, revision by revision, from `from` on or from now on. The first word may
-    /// have no events: it names the revision after which the watch begins. Ends when nobody listens any more.
+    /// Sends `watcher` the changes under `prefix`, revision by revision, from `from` on or from now on. The
+    /// first word may have no events: it names the revision after which the watch begins. Ends when nobody
+    /// listens any more.
     fn watch(&self, prefix: String, from: Option<Revision>, watcher: Watcher);
 }

@@ -1,9 +1,9 @@
 //! For tests of programs that hold leases: *your* pause, in milliseconds.
 //!
-//! A [`Bench`] is a store and any number of processes that use it, all inside one test. Its time is the virtual time of
-//! a paused tokio runtime: it stands still while anything can still happen and jumps when nothing can, so a test
-//! that waits out an hour is over at once and does the same every time. A [`Process`] can be stopped and woken,
-//! suspended, cut off, slowed down; its answers and pushes can be lost.
+//! A [`Bench`] is a store and any number of processes that use it, all inside one test. Its time is the
+//! virtual time of a paused tokio runtime: it stands still while anything can still happen and jumps when
+//! nothing can, so a test that waits out an hour is over at once and does the same every time. A [`Process`]
+//! can be stopped and woken, suspended, cut off, slowed down; its answers and pushes can be lost.
 //!
 //! ```
 //! use std::time::Duration;
@@ -113,15 +113,17 @@ impl Process {
         Arc::new(self.clock.clone())
     }
 
-    /// Stops the process for so long, as SIGSTOP or a long collection would: its clocks go on, its timers run out, its
-    /// messages wait. When this returns it has woken, and the test runs before anything else of it does.
+    /// Stops the process for so long, as SIGSTOP or a long collection would: its clocks go on, its timers run
+    /// out, its messages wait. When this returns it has woken, and the test runs before anything else of it
+    /// does.
     pub async fn freeze(&self, length: Duration) {
         self.link.0.gate.shut();
         tokio::time::sleep(length).await;
         self.link.thaw();
     }
 
-    /// Suspends the machine that the process is on: as [`freeze`](Self::freeze), and one of its two clocks does not notice.
+    /// Suspends the machine that the process is on: as [`freeze`](Self::freeze), and one of its two clocks
+    /// does not notice.
     pub async fn suspend(&self, length: Duration) {
         self.freeze(length).await;
         *self.clock.raw_lag() += length;
@@ -149,8 +151,8 @@ impl Process {
         self.link.faults().delay = each_way;
     }
 
-    /// The next so many commands and renewals are lost on their way to the store. A command is sent again after a while, so
-    /// whatever is sent behind it arrives first.
+    /// The next so many commands and renewals are lost on their way to the store. A command is sent again
+    /// after a while, so whatever is sent behind it arrives first.
     pub fn drop_requests(&self, many: u32) {
         self.link.faults().requests_to_drop = many;
     }
@@ -171,8 +173,8 @@ impl Process {
     }
 }
 
-/// Time as a paused runtime counts it, with a machine of its own underneath. This is the clock of a world that is made up
-/// for a test, so it is the one place of this crate that asks for the time itself.
+/// Time as a paused runtime counts it, with a machine of its own underneath. This is the clock of a world
+/// that is made up for a test, so it is the one place of this crate that asks for the time itself.
 #[derive(Clone)]
 struct VirtualClock {
     origin: Instant,
@@ -242,7 +244,8 @@ impl Link {
     fn thaw(&self) {
         self.0.gate.open();
         let undelivered = std::mem::take(&mut self.faults().undelivered);
-        // In a task: what has just been woken does not read its inbox before it goes on with what it was doing.
+        // In a task: what has just been woken does not read its inbox before it goes on with what it was
+        // doing.
         self.0.execution.spawn(Work::Calls, async move { undelivered.into_iter().for_each(|what| what()) });
     }
 

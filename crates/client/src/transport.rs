@@ -3,10 +3,10 @@
 //! it never reads an answer.
 //!
 //! The rule is short. An attempt whose connection could not be made was never sent, so it is repeated
-//! elsewhere at once. A no that will pass (`no_leader`, `overloaded`, `shutting_down`) changed nothing, so it is repeated after
-//! a while. An attempt that was sent and not answered may have been applied: it is repeated only if the
-//! caller said that a second transmission is harmless ([`Repeat`]), and if it stays unanswered the error says
-//! that its effect is unknown. Every other no is the answer.
+//! elsewhere at once. A no that will pass (`no_leader`, `overloaded`, `shutting_down`) changed nothing, so it
+//! is repeated after a while. An attempt that was sent and not answered may have been applied: it is repeated
+//! only if the caller said that a second transmission is harmless ([`Repeat`]), and if it stays unanswered
+//! the error says that its effect is unknown. Every other no is the answer.
 
 use std::collections::BTreeMap;
 use std::future::Future;

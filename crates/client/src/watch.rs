@@ -1,5 +1,5 @@
-//! A watch that survives the server it runs on: it remembers how far it has delivered, and begins again there on
-//! whichever endpoint answers. It never skips a revision and never delivers one twice.
+//! A watch that survives the server it runs on: it remembers how far it has delivered, and begins again there
+//! on whichever endpoint answers. It never skips a revision and never delivers one twice.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,8 +33,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// A watch of everything whose name begins with `prefix`, from revision `from` on, or from now on. After a
-    /// broken stream it goes on trying for `patience`.
+    /// A watch of everything whose name begins with `prefix`, from revision `from` on, or from now on. After
+    /// a broken stream it goes on trying for `patience`.
     pub fn new(transport: Arc<Transport>, prefix: String, from: Option<u64>, patience: Duration) -> Self {
         let backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
         Self { transport, prefix, next: from, stream: None, begun: false, patience, backoff }
@@ -71,7 +71,8 @@ impl Watch {
                 Err(status) => {
                     self.stream = None;
                     match self.transport.stream_failed(&status) {
-                        // `too_old`: nobody has these revisions any more. Asking again would not bring them back.
+                        // `too_old`: nobody has these revisions any more. Asking again would not bring them
+                        // back.
                         refused @ CallError::Refused(_) => return Err(refused),
                         _ => self.backoff.wait().await,
                     }

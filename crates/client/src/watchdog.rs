@@ -1,14 +1,14 @@
-//! The hard deadline. A thread of its own looks whether a permit is still out when its lease may be another's, and
-//! then does what the application chose beforehand. It runs nothing else, takes no lock that the application's
-//! code runs under, and so cannot be blocked by a hook that hangs.
+//! The hard deadline. A thread of its own looks whether a permit is still out when its lease may be
+//! another's, and then does what the application chose beforehand. It runs nothing else, takes no lock that
+//! the application's code runs under, and so cannot be blocked by a hook that hangs.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crate::session_driver::SessionDriver;
 
-/// The longest time between two looks: a notice, or a clock that jumped, may bring a deadline nearer than it was at the last
-/// look. A deadline that was known then is met, because the sleep ends there.
+/// The longest time between two looks: a notice, or a clock that jumped, may bring a deadline nearer than it
+/// was at the last look. A deadline that was known then is met, because the sleep ends there.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// The shortest: two looks at one deadline are enough.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(200);
@@ -16,11 +16,11 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_micros(200);
 /// What happens when a permit is still out at the deadline of its lease.
 #[derive(Clone, Copy, Debug)]
 pub enum HardStop {
-    /// The process is aborted: no destructor runs, nothing more is sent. What a supervisor restarts is safe; what goes on
-    /// acting under a lease that is another's is not.
+    /// The process is aborted: no destructor runs, nothing more is sent. What a supervisor restarts is safe;
+    /// what goes on acting under a lease that is another's is not.
     Abort,
-    /// This is called, once, with the fencing token of the lease. For processes that know a better way to stop at
-    /// once, and for tests.
+    /// This is called, once, with the fencing token of the lease. For processes that know a better way to
+    /// stop at once, and for tests.
     Call(fn(u64)),
 }
 

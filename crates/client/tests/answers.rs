@@ -1,5 +1,6 @@
-//! Answers that are none to what was asked: a store of another version, or a broken one. They must become errors that say what
-//! came instead and that nobody knows what was done. They must never take the process down.
+//! Answers that are none to what was asked: a store of another version, or a broken one. They must become
+//! errors that say what came instead and that nobody knows what was done. They must never take the process
+//! down.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,5 +1,6 @@
-//! Cancelling leaves nothing behind: every public future of the client is dropped at each of its await points, and then the store is
-//! asked what is left. There must be no session, no waiter, no lease, and nothing that a session had published.
+//! Cancelling leaves nothing behind: every public future of the client is dropped at each of its await
+//! points, and then the store is asked what is left. There must be no session, no waiter, no lease, and
+//! nothing that a session had published.
 //!
 //! In virtual time over a slow link here; the same over real connections, and with the node's own count of
 //! watches, is in `network.rs`.
@@ -138,10 +139,10 @@ async fn giving_back() {
     .await;
     cancelled_anywhere("transfer", |_, session| async move {
         // The first session that the store opened is the one that stands here and is not in the queue.
-        drop(hold(&session).await.transfer(SessionNumber::new(1)).await.expect_err("not in line"));
+        drop(hold(&session).await.transfer(SessionNumber::new(1)).await.expect_err("it is not queued"));
     })
     .await;
-    cancelled_anywhere("transfer to one in line", |process, session| async move {
+    cancelled_anywhere("transfer to a queued one", |process, session| async move {
         let heir = process.client().session().ttl(TTL).open().await.expect("opened");
         let lease = hold(&session).await;
         let hand_on = async {
@@ -149,7 +150,7 @@ async fn giving_back() {
             lease.transfer(heir.number()).await.expect("handed on");
         };
         let (inherited, ()) = tokio::join!(heir.acquire("r").wait_for(LONG).into_future(), hand_on);
-        drop(inherited.expect("in line"));
+        drop(inherited.expect("it is queued"));
     })
     .await;
     cancelled_anywhere("hand over", |_, session| async move {
@@ -157,12 +158,12 @@ async fn giving_back() {
         assert_eq!(successor, None);
     })
     .await;
-    cancelled_anywhere("hand over to one in line", |process, session| async move {
+    cancelled_anywhere("hand over to a queued one", |process, session| async move {
         let heir = process.client().session().ttl(TTL).open().await.expect("opened");
         let lease = hold(&session).await;
         let (_, inherited) =
             tokio::join!(lease.hand_over(LONG, LONG), heir.acquire("r").wait_for(LONG).into_future());
-        drop(inherited.expect("in line"));
+        drop(inherited.expect("it is queued"));
     })
     .await;
 }
@@ -238,7 +239,7 @@ async fn elections() {
         drop(process.client().election("r").value("v").campaign().await.expect("elected"));
     })
     .await;
-    cancelled_anywhere("campaign in line", |process, _| async move {
+    cancelled_anywhere("campaign in the queue", |process, _| async move {
         let election = process.client().election("held").value("v");
         assert!(tokio::time::timeout(LONG, election.campaign()).await.is_err(), "another leads");
     })

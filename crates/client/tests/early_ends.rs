@@ -1,5 +1,6 @@
-//! A store whose clock runs faster than rho allows ends sessions before their holders' deadlines. Whoever notices must say so:
-//! an application finds it in a form that it can count and alert on, and not only in the words of a lost lease.
+//! A store whose clock runs faster than rho allows ends sessions before their holders' deadlines. Whoever
+//! notices must say so: an application finds it in a form that it can count and alert on, and not only in the
+//! words of a lost lease.
 
 use std::sync::Arc;
 use std::time::Duration;

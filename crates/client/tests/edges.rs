@@ -55,7 +55,8 @@ fn work_that_overstays_is_stopped_by_the_watchdog() {
     assert_eq!(permit.time_left(), Duration::ZERO, "not before the deadline");
 }
 
-/// The other way to stop: the process is aborted, whatever its own code is doing. Tried on this very program, started again.
+/// The other way to stop: the process is aborted, whatever its own code is doing. Tried on this very program,
+/// started again.
 #[cfg(unix)]
 #[test]
 fn work_that_overstays_aborts_the_process_if_that_was_asked_for() {

@@ -1,12 +1,12 @@
-//! Leases and fences together: the barrier on taking over, and what fences refuse becoming evidence in the store.
+//! Leases and fences together: the barrier on taking over, and what fences refuse becoming evidence in the
+//! store.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tenure_client::testing::{Bench, Process};
 use tenure_client::{Lease, LeaseEnd, LeaseState, NoPermit, PermitError, TakeOverError};
-use tenure_core::state::FenceRecord;
-use tenure_core::{Command, FenceName, HolderName, ResourceName, Scope, Token};
+use tenure_core::{Command, FenceName, FenceView, HolderName, ResourceName, Scope, Token};
 use tenure_fence::files::Files;
 use tenure_fence::{Barrier, Fence, FenceError, FenceFuture, FenceMark, FindOut, Takeover};
 
@@ -19,17 +19,17 @@ async fn hold(process: &Process, fences: &[&str]) -> Lease {
 }
 
 /// What the store shows of one fence, and how many refusals it has counted in all.
-fn shown(bench: &Bench, fence: &str) -> (FenceRecord, u64) {
+fn shown(bench: &Bench, fence: &str) -> (FenceView, u64) {
     let name: ResourceName = "r".parse().expect("a name");
     bench.store().look(|machine| {
         let fences = machine.lease(&name).expect("it was granted").fences;
-        let found = fences.into_iter().find(|(known, _)| known.as_str() == fence);
-        (found.expect("acquires add their fences").1, machine.totals().refused)
+        let found = fences.into_iter().find(|known| known.fence.as_str() == fence);
+        (found.expect("acquires add their fences"), machine.totals().refused)
     })
 }
 
-fn armed(record: &FenceRecord) -> Option<u64> {
-    record.armed.get(&None).map(|token| token.get())
+fn armed(view: &FenceView) -> Option<u64> {
+    view.armed.iter().find(|armed| armed.slot.is_none()).map(|armed| armed.token.get())
 }
 
 /// Ends the present lease behind its holder's back, as a pause would.

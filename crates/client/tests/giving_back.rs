@@ -1,5 +1,5 @@
-//! Giving back while the store is gone. The lease ends at its deadline whatever the store says, so nobody waits longer than that
-//! for an answer; and what is told then is that nobody knows.
+//! Giving back while the store is gone. The lease ends at its deadline whatever the store says, so nobody
+//! waits longer than that for an answer; and what is told then is that nobody knows.
 
 use std::time::Duration;
 
@@ -97,7 +97,8 @@ async fn the_callers_own_limits_hold_when_the_store_is_gone() {
     }
 }
 
-/// After the deadline there is nothing left to wait for; but a store that is there may still say how the lease ended.
+/// After the deadline there is nothing left to wait for; but a store that is there may still say how the
+/// lease ended.
 #[tokio::test(start_paused = true)]
 async fn a_release_after_the_deadline_learns_how_the_lease_ended_or_returns_soon() {
     let bench = Bench::new();

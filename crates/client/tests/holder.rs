@@ -1,5 +1,6 @@
-//! The holder's side in virtual time: pauses, lost answers, notices, cancelled futures. What the logic decides is tested in
-//! the core; here it is tested that the driver around it hands in everything, in the right order, at the right time.
+//! The holder's side in virtual time: pauses, lost answers, notices, cancelled futures. What the logic
+//! decides is tested in the core; here it is tested that the driver around it hands in everything, in the
+//! right order, at the right time.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -300,7 +301,8 @@ async fn a_lease_is_handed_to_a_named_waiter_or_comes_back() {
     let (session, heir) = (open(&ours).await, open(&theirs).await);
     let lease = hold(&session).await;
     let token = lease.permit().expect("held").token();
-    let TransferError::Refused { lease, .. } = lease.transfer(heir.number()).await.expect_err("not in line")
+    let TransferError::Refused { lease, .. } =
+        lease.transfer(heir.number()).await.expect_err("it is not queued")
     else {
         panic!("the lease has not ended")
     };
@@ -356,8 +358,8 @@ async fn many_sessions_ride_in_few_messages() {
     let before = process.messages_sent();
     bench.pass(TTL * 10).await;
     let sent = process.messages_sent() - before;
-    // Each of 200 sessions renews about 30 times: one by one that would be 6,000 messages. With a step of 50 ms there
-    // are at most 2,000, and the jitter of 10 % leaves most steps empty.
+    // Each of 200 sessions renews about 30 times: one by one that would be 6,000 messages. With a step of 50
+    // ms there are at most 2,000, and the jitter of 10 % leaves most steps empty.
     assert!(sent < 2_000, "{sent} messages for 200 sessions");
     leases.iter().for_each(|lease| drop(lease.permit().expect("kept")));
 }
@@ -448,7 +450,7 @@ async fn a_deposed_leader_queues_again() {
         panic!("the first candidate leads")
     };
     assert!(value.is_some());
-    assert_eq!(candidates[1].warm_ups.load(Ordering::SeqCst), 1, "warmed up while it stands in line");
+    assert_eq!(candidates[1].warm_ups.load(Ordering::SeqCst), 1, "warmed up while it is queued");
     for round in 1..=5 {
         first.freeze(TTL * 2).await;
         bench.pass(TTL * 2).await;

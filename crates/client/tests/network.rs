@@ -267,7 +267,8 @@ async fn an_ended_session_is_distinguished() {
     let end = ended.await.expect("in time");
     assert!(matches!(end, LeaseEnd::Lost { .. }), "it could have been acting: {end:?}");
     assert!(matches!(lease.permit(), Err(PermitError::Refused(_))));
-    // What is sent before the client knows of the end is in doubt; what is asked for afterwards is not sent at all.
+    // What is sent before the client knows of the end is in doubt; what is asked for afterwards is not sent
+    // at all.
     tokio::time::timeout(SOON, session.ended()).await.expect("in time");
     let refused = session.acquire("s").await.expect_err("the session has ended");
     let AcquireError::Call(tenure_client::CallError::Refused(refused)) = &refused else {
@@ -323,8 +324,8 @@ async fn a_guarded_register_refuses_what_has_been_overtaken() {
 /// So long that nothing ends by itself while a test looks.
 const FOR_EVER: Duration = Duration::from_secs(600);
 
-/// Drops `step` at each of its await points, and waits until the node has nothing left of it but the session that
-/// was there before, with its one lease.
+/// Drops `step` at each of its await points, and waits until the node has nothing left of it but the session
+/// that was there before, with its one lease.
 async fn cancelled_anywhere<F, T>(node: &Node, what: &str, step: impl Fn(Client, Session) -> F)
 where
     F: Future<Output = T>,
@@ -424,8 +425,8 @@ async fn dropping_any_future_anywhere_leaves_nothing_on_the_node() {
     drop(held.permit().expect("what others have is not touched"));
 }
 
-/// The caller of a plain acquire, with neither nonce nor number, that hangs up while it is queued, however early: also
-/// between the moment in which it is queued and the answer that says so.
+/// The caller of a plain acquire, with neither nonce nor number, that hangs up while it is queued, however
+/// early: also between the moment in which it is queued and the answer that says so.
 #[tokio::test]
 async fn a_caller_that_hangs_up_leaves_the_queue() {
     let node = Node::start();
@@ -449,9 +450,14 @@ async fn a_caller_that_hangs_up_leaves_the_queue() {
     };
     for times in 1..4 {
         let server = node.server.as_ref().expect("the node runs");
-        let hung_up = poll_times(server.node().acquire(acquire(times), None), usize::from(times)).await;
-        assert!(hung_up.is_none(), "it stands in line");
-        // Commands are carried out in their order: what was under way when the caller left has been, when this is.
+        let hung_up = poll_times(
+            server.node().acquire(&tenure_core::Identity::Anyone, acquire(times), None),
+            usize::from(times),
+        )
+        .await;
+        assert!(hung_up.is_none(), "it is queued");
+        // Commands are carried out in their order: what was under way when the caller left has been, when
+        // this is.
         kept.push(standing.acquire(format!("after/{times}")).await.expect("granted"));
         node.left_with(1, 0).await;
     }

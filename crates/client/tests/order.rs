@@ -1,6 +1,6 @@
-//! What a session gives up and what it asks for are applied in the order in which the application did both. A release or a cancel
-//! that is still on its way (its answer was lost, or its transmission) is not overtaken by the next acquire of the
-//! same resource, which would be told that its own session holds it.
+//! What a session gives up and what it asks for are applied in the order in which the application did both. A
+//! release or a cancel that is still on its way (its answer was lost, or its transmission) is not overtaken
+//! by the next acquire of the same resource, which would be told that its own session holds it.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ async fn nor_one_of_several_nor_a_transfer() {
     let (handed, again) = tokio::join!(lease.transfer(heir.number()), async {
         let request = session.acquire("s").wait();
         let inherited = waiting.await.expect("no panic");
-        let again = tokio::spawn(async move { request.await.expect("it stands in line behind the heir") });
+        let again = tokio::spawn(async move { request.await.expect("it is queued behind the heir") });
         drop(inherited);
         again.await.expect("no panic")
     });
@@ -63,7 +63,8 @@ async fn nor_one_of_several_nor_a_transfer() {
     drop(again);
 }
 
-/// A wait is dropped, and its cancel is lost once: the next acquire would be told that its session waits already.
+/// A wait is dropped, and its cancel is lost once: the next acquire would be told that its session waits
+/// already.
 #[tokio::test(start_paused = true)]
 async fn nor_the_cancel_of_a_dropped_acquire() {
     let bench = Bench::new();
@@ -81,7 +82,7 @@ async fn nor_the_cancel_of_a_dropped_acquire() {
     });
     bench.pass(DELAY).await;
     drop(held);
-    waiting.await.expect("no panic").expect("in line, and then granted");
+    waiting.await.expect("no panic").expect("queued, and then granted");
 
     // The same for one that was granted, and nobody was there any more.
     process.delay(DELAY);
@@ -92,7 +93,8 @@ async fn nor_the_cancel_of_a_dropped_acquire() {
     session.acquire("s").wait().await.expect("the cancel came first");
 }
 
-/// A lease that was dropped while a permit is out goes back later. Whoever waits, waits for that; whoever does not is told no.
+/// A lease that was dropped while a permit is out goes back later. Whoever waits, waits for that; whoever
+/// does not is told no.
 #[tokio::test(start_paused = true)]
 async fn a_wait_stands_behind_a_release_that_waits_for_a_permit() {
     let bench = Bench::new();
@@ -130,7 +132,8 @@ async fn what_was_held_back_was_not_applied() {
     drop(session.acquire("r").wait().await.expect("released, and granted"));
 }
 
-/// A transfer that is lost once is not overtaken by an acquire that does not wait: it is told that the heir has it, not its own session.
+/// A transfer that is lost once is not overtaken by an acquire that does not wait: it is told that the heir
+/// has it, not its own session.
 #[tokio::test(start_paused = true)]
 async fn a_transfer_is_not_overtaken_either() {
     let bench = Bench::new();
@@ -149,7 +152,8 @@ async fn a_transfer_is_not_overtaken_either() {
     assert!(error.is_held() && error.to_string().contains("heir"), "{error}");
 }
 
-/// What waits for an answer leaves with that answer, and not whenever the session happens to be looked after next.
+/// What waits for an answer leaves with that answer, and not whenever the session happens to be looked after
+/// next.
 #[tokio::test(start_paused = true)]
 async fn what_was_held_back_is_sent_as_soon_as_the_release_is_answered() {
     let bench = Bench::new();

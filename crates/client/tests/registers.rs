@@ -1,9 +1,11 @@
-//! The suite that every fence passes, on Tenure's own registers: a real node on this machine, over real connections.
+//! The suite that every fence passes, on Tenure's own registers: a real node on this machine, over real
+//! connections.
 //!
-//! Registers take no token that the store has not granted, so the suite's numbers stand for grants: the first use of a
-//! number is a grant to a new session, after the present holder's lease was ended behind its back, as a pause would
-//! end it. The grant is the barrier, because from then on the store refuses every earlier token. One case of the suite
-//! is not asked here, the repair of a poisoned mark: a made-up token cannot poison what issues the tokens.
+//! Registers take no token that the store has not granted, so the suite's numbers stand for grants: the first
+//! use of a number is a grant to a new session, after the present holder's lease was ended behind its back,
+//! as a pause would end it. The grant is the barrier, because from then on the store refuses every earlier
+//! token. One case of the suite is not asked here, the repair of a poisoned mark: a made-up token cannot
+//! poison what issues the tokens.
 
 #[allow(dead_code, reason = "the suite has more than registers need")]
 #[path = "../../fence/tests/conformance/cases.rs"]
@@ -21,7 +23,8 @@ use tenure_server::{Config, Server};
 
 use cases::{Gate, Subject};
 
-/// Numbers just below a new one that get a grant too, so that late-comers of the suite have a token that was real.
+/// Numbers just below a new one that get a grant too, so that late-comers of the suite have a token that was
+/// real.
 const GAP: u64 = 5;
 
 macro_rules! conform {
@@ -179,7 +182,7 @@ impl Registers {
                 let holders = self.0.holders.lock().await;
                 let seen = no.about.seen.expect("a stale token is told what was seen");
                 let of_scope = holders.get(scope).expect("somebody was granted it");
-                // What was taken for nobody, to end a lease, is on the way to the next number.
+                // A token issued without a holder, to end a lease, is on the way to the next number.
                 let seen = of_scope.iter().find(|(_, holder)| holder.token.get() >= seen);
                 let seen =
                     cases::token(*seen.map_or_else(|| of_scope.last_key_value().expect("one").0, |(n, _)| n));
@@ -246,7 +249,12 @@ impl Inside {
             reason: "its holder is paused".into(),
         };
         let node = self.node.read().expect("no panic").clone();
-        node.server().node().submit(revoke).await.expect("the node leads").expect("it is held");
+        node.server()
+            .node()
+            .submit(&tenure_core::Identity::Anyone, &revoke)
+            .await
+            .expect("the node leads")
+            .expect("it is held");
     }
 
     async fn grant(&self, scope: &Scope, number: u64) -> Holder {
@@ -275,8 +283,8 @@ impl Subject for Registers {
         }
         let permit = cases::permit_for(scope, number.get(), left);
         self.holder(scope, number.get()).await;
-        // Nothing that an earlier holder sent can land any more, so what is read now is final. The mark is for those
-        // who come later.
+        // Nothing that an earlier holder sent can land any more, so what is read now is final. The mark is
+        // for those who come later.
         let before = self.0.client.registers().get(Self::key(scope, "mark")).await.expect("read").value;
         let cursor = self.0.client.registers().get(Self::key(scope, "cursor")).await.expect("read");
         let mark = format!("{number} {}", takeover.holder());
@@ -370,7 +378,8 @@ impl Subject for Registers {
     }
 }
 
-/// What takes the place of the repair: there is no way to make the store believe a number that it did not grant.
+/// What takes the place of the repair: there is no way to make the store believe a number that it did not
+/// grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_made_up_token_poisons_nothing() {
     let registers = Registers::start("poison");

@@ -1,9 +1,10 @@
 //! A reading that processes of one machine can tell each other.
 //!
-//! A [`tenure_core::Moment`] means nothing outside of the process that read it, and so cannot be sent. Two processes that watch
-//! each other on one machine need one agreed moment, though: "kill everything at this reading" must mean the same to both, however
-//! long the message was on its way. On one kernel the two clocks are the same for all processes (of one time
-//! namespace), so a reading may be compared there, and nowhere else: it never goes over a network.
+//! A [`tenure_core::Moment`] means nothing outside of the process that read it, and so cannot be sent. Two
+//! processes that watch each other on one machine need one agreed moment, though: "kill everything at this
+//! reading" must mean the same to both, however long the message was on its way. On one kernel the two clocks
+//! are the same for all processes (of one time namespace), so a reading may be compared there, and nowhere
+//! else: it never goes over a network.
 
 use std::time::Duration;
 
@@ -31,7 +32,8 @@ impl MachineMoment {
         Self { boot: self.boot.saturating_add(by), raw: self.raw.saturating_add(by) }
     }
 
-    /// What is left of the time until `self` as seen at `now`: by the clock that comes first, as a holder has to count.
+    /// What is left of the time until `self` as seen at `now`: by the clock that comes first, as a holder has
+    /// to count.
     pub fn left_at(self, now: MachineMoment) -> Duration {
         self.boot.saturating_sub(now.boot).min(self.raw.saturating_sub(now.raw))
     }

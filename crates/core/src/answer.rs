@@ -113,6 +113,11 @@ pub enum Done {
         /// Nobody is granted anything for this long.
         grants_in: Duration,
     },
+    /// A part of a backup is staged.
+    Staged {
+        /// How many pieces are: the number of the next one that is missing.
+        pieces: u64,
+    },
     /// A token was taken for nobody.
     BarrierTaken {
         /// The token.
@@ -288,6 +293,11 @@ pub enum Refusal {
     },
     /// A backup can be restored only into a cluster that nobody has used.
     NotEmpty,
+    /// The pieces of this restore are not staged: it was discarded, or one is missing.
+    NotStaged {
+        /// The first piece that is missing; `None` if no restore of that name is staged at all.
+        next: Option<u64>,
+    },
     /// The tokens below 2^53 are used up.
     TokensExhausted,
 }

@@ -8,9 +8,11 @@ use core::time::Duration;
 
 use crate::event::EndReason;
 use crate::limits::Limits;
-use crate::machine::state::State;
+use crate::machine::state::{
+    BackupBase, RegisterNumber, RegisterRecord, Resource, ResourceNumber, State, UsedNonce,
+};
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
-use crate::numbers::{Nonce, Revision, Secret, SessionId, SessionNumber, Token, TransmissionId};
+use crate::numbers::{Nonce, RestoreId, Revision, Secret, SessionId, SessionNumber, Token, TransmissionId};
 use crate::time::{ClusterTime, WallTime};
 use crate::version::FormatVersion;
 
@@ -60,8 +62,8 @@ pub enum Command {
         /// The number of the acquire.
         acquire: u64,
     },
-    /// Undoes an acquire that opened its own session, by its nonce: ends that session, and is remembered, so that
-    /// the acquire does nothing if it arrives later.
+    /// Undoes an acquire that opened its own session, by its nonce: ends that session, and is remembered, so
+    /// that the acquire does nothing if it arrives later.
     CancelNonce {
         /// The nonce of the acquire.
         nonce: Nonce,
@@ -201,11 +203,91 @@ pub enum Command {
         /// The key's id.
         kid: Arc<str>,
     },
+    /// Begins to restore a backup piece by piece, or finds how far the same restore has come. Another restore
+    /// that was staged is discarded. Since format version 2.
+    RestoreBegin(Box<RestoreBegin>),
+    /// One piece of the backup, staged: nothing of it is visible yet. Since format version 2.
+    RestorePiece(Box<RestorePiece>),
+    /// Makes the cluster what was staged, if that is all of the backup and the cluster is still empty. Since
+    /// format version 2.
+    RestoreCommit {
+        /// The restore.
+        id: RestoreId,
+        /// How many pieces the backup has.
+        pieces: u64,
+        /// How many records.
+        records: u64,
+        /// The checksum over all pieces, see [`RestorePiece::chain`].
+        checksum: u128,
+    },
     /// Raises the agreed format version; never lowers it. Since format version 2.
     Upgrade {
         /// The version that every member supports.
         to: FormatVersion,
     },
+}
+
+/// What a restore begins with: enough to refuse it before anything large is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestoreBegin {
+    /// The sender's name for this restore. A begin with the same content goes on where it stopped.
+    pub id: RestoreId,
+    /// What the backup says about its cluster.
+    pub base: BackupBase,
+    /// Above every token that was ever seen anywhere.
+    pub token_floor: Token,
+    /// Somebody vouches that no holder of the old cluster is running: grants need not wait.
+    pub holders_stopped: bool,
+}
+
+/// One piece of a backup.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestorePiece {
+    /// The restore.
+    pub id: RestoreId,
+    /// Its place: pieces are numbered from 0 and staged in order. A piece that was staged already changes
+    /// nothing.
+    pub number: u64,
+    /// How many bytes of the backup it holds, for people.
+    pub bytes: u64,
+    /// The checksum of these bytes.
+    pub checksum: u128,
+    /// How many leases were ended because their sessions are left out: backups of version 1 have sessions.
+    pub ended: u64,
+    /// What it holds.
+    pub records: BackupRecords,
+}
+
+impl RestorePiece {
+    /// The checksum over all pieces up to this one, given the one before it; zero before the first. Order
+    /// counts.
+    pub const fn chain(&self, before: u128) -> u128 {
+        const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+        (before ^ self.checksum).wrapping_mul(ODD).rotate_left(61).wrapping_add(self.checksum)
+    }
+}
+
+/// Records of a backup, each kind in the order of its numbers. They belong to no session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BackupRecords {
+    /// Resources: free, and nobody waits for them.
+    pub resources: Vec<(ResourceNumber, Resource)>,
+    /// Registers, none of them ephemeral.
+    pub registers: Vec<(RegisterNumber, RegisterRecord)>,
+    /// Nonces that can open nothing any more, the oldest first.
+    pub used_nonces: Vec<UsedNonce>,
+}
+
+impl BackupRecords {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.resources.len() + self.registers.len() + self.used_nonces.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// What every node of a cluster must agree on.
@@ -255,7 +337,8 @@ pub struct Open {
 pub enum AcquireBy {
     /// A session that is open.
     Session(Caller),
-    /// A session opened by this very command. It ends with a refusal, with the wait's time-out, or with its last lease.
+    /// A session opened by this very command. It ends with a refusal, with the wait's time-out, or with its
+    /// last lease.
     Opening(Open),
 }
 
@@ -274,7 +357,8 @@ pub struct Acquire {
     pub policies: Policies,
     /// Fences to be added to the resources' fence sets.
     pub fences: Vec<FenceName>,
-    /// Set for a plain acquire, which has neither a number nor a nonce: what undoes it when its caller hangs up.
+    /// Set for a plain acquire, which has neither a number nor a nonce: what undoes it when its caller hangs
+    /// up.
     pub transmission: Option<TransmissionId>,
 }
 

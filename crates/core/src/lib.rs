@@ -19,6 +19,7 @@ mod command;
 mod event;
 mod fence;
 mod holder;
+mod identity;
 mod invariants;
 mod limits;
 mod machine;
@@ -36,21 +37,28 @@ pub use answer::{
     Answer, Done, Grant, Holding, Refusal, Register, RenewalAnswer, RenewalEvents, Resolved, WaitKey,
 };
 pub use command::{
-    Acquire, AcquireBy, Caller, Command, Compare, CompareField, CompareOp, Entry, Guard, KindSetting, Mode,
-    Open, Operation, Policies, Renewal, Settings, Wait, Write,
+    Acquire, AcquireBy, BackupRecords, Caller, Command, Compare, CompareField, CompareOp, Entry, Guard,
+    KindSetting, Mode, Open, Operation, Policies, Renewal, RestoreBegin, RestorePiece, Settings, Wait, Write,
 };
 pub use event::{EndReason, Event, EventKind};
 pub use fence::{Fenced, Mark, Progress};
 pub use holder::{Holder, HolderOptions, Jeopardy, LeaseEnd, LeaseState, NoPermit, Suspect, Taken};
-pub use limits::{Limits, NONCE_REFUSED_FOR, TRANSMISSIONS_PER_WAITER_MAX, USED_NONCES_MAX};
-pub use machine::view::{
-    Counts, LeaseView, OwnSession, SCANNED_PER_PAGE_MAX, SessionView, WAITERS_SHOWN_MAX, WaiterView,
+pub use identity::{Identity, Verb};
+pub use limits::{
+    HISTORY_LEASE_BYTES, Limits, NONCE_REFUSED_FOR, RESTORE_KEPT_FOR, RESTORE_PIECE_BYTES_MAX,
+    RESTORE_PIECE_RECORDS_MAX, TRANSMISSIONS_PER_WAITER_MAX, USED_NONCES_MAX,
 };
-pub use machine::{Applied, Contradiction, Machine, Margins, Succession};
+pub use machine::few::Few;
+pub use machine::state::HistoryLimit;
+pub use machine::view::{
+    ArmedView, Counts, DroppedLeases, FenceView, HistoryView, LeaseView, NewestDropped, OwnLease, OwnSession,
+    OwnWait, PastLease, SCANNED_PER_PAGE_MAX, SessionView, WAITERS_SHOWN_MAX, WaiterView,
+};
+pub use machine::{Applied, Contradiction, DiscardedStaging, Machine, Margins, StagingView, Succession};
 pub use names::{FenceName, HolderName, InvalidName, RegisterKey, ResourceName, Scope};
 pub use numbers::{
-    Generation, InvalidSessionId, InvalidToken, Nonce, Revision, Secret, SessionId, SessionNumber, Slot,
-    Token, TransmissionId,
+    Generation, InvalidSessionId, InvalidToken, Nonce, RestoreId, Revision, Secret, SessionId, SessionNumber,
+    Slot, Token, TransmissionId,
 };
 pub use pace::LeaderPace;
 pub use permit::{Permit, PermitCount, ReadPermit};
@@ -60,9 +68,9 @@ pub use timing::{Bounds, BrokenTiming, Deadline, Timing, TimingNumbers};
 pub use tuning::{Advice, Change, Consequences, Load, Measured, Spread};
 pub use version::{AutoUpgrade, FormatVersion};
 
-/// The replicated state as plain records: what a snapshot holds.
+/// The replicated state as plain records: what a snapshot holds. Only for what stores it and tests it;
+/// everybody else looks at the machine's views.
 pub mod state {
     pub use crate::machine::cow_map::{CowMap, Key};
-    pub use crate::machine::few::Few;
     pub use crate::machine::state::*;
 }

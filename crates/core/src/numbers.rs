@@ -111,7 +111,8 @@ number!(
 pub struct Slot(NonZeroU32);
 
 impl Slot {
-    /// The slot of this number. There are far fewer than this can count: the last number is that of the last but one.
+    /// The slot of this number. There are far fewer than this can count: the last number is that of the last
+    /// but one.
     pub const fn new(number: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(number))
     }
@@ -192,6 +193,23 @@ impl TransmissionId {
     /// The nonce under which a session that this transmission opens is found again.
     pub const fn nonce(self) -> Nonce {
         Nonce(self.0)
+    }
+}
+
+/// Names one restore: what the sender of a backup knows it by, so that an interrupted restore goes on where
+/// it stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RestoreId([u8; 16]);
+
+impl RestoreId {
+    /// Wraps 128 bits: the backup's checksum, or random ones.
+    pub const fn new(bits: [u8; 16]) -> Self {
+        Self(bits)
+    }
+
+    /// The bits.
+    pub const fn as_bytes(&self) -> &[u8; 16] {
+        &self.0
     }
 }
 

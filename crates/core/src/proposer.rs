@@ -135,8 +135,11 @@ pub struct ProposerLimits {
     pub opens_waiting_max: usize,
     /// Other commands that may wait.
     pub commands_waiting_max: usize,
-    /// Bytes of opens and other commands that may wait.
-    pub bytes_waiting_max: usize,
+    /// Bytes of opens that may wait: apart from those of other commands, so that no flood of long ones turns an open away.
+    /// What the most opens take at their usual length, 256 bytes.
+    pub open_bytes_waiting_max: usize,
+    /// Bytes of other commands that may wait: what a slow disk still writes within seconds.
+    pub command_bytes_waiting_max: usize,
     /// Entries proposed and not yet answered. One leaves the disk idle while the next is made; more than two brought
     /// nothing when measured, and each adds to what a lost leader leaves unanswered.
     pub in_flight_max: usize,
@@ -153,7 +156,8 @@ impl Default for ProposerLimits {
             renewals_waiting_max: 1 << 20,
             opens_waiting_max: 1 << 16,
             commands_waiting_max: 1 << 16,
-            bytes_waiting_max: 64 << 20,
+            open_bytes_waiting_max: 16 << 20,
+            command_bytes_waiting_max: 64 << 20,
             in_flight_max: 2,
         }
     }
@@ -216,8 +220,10 @@ pub struct Waiting {
     pub opens: usize,
     /// Everything else.
     pub commands: usize,
-    /// Bytes of opens and everything else.
-    pub bytes: usize,
+    /// Bytes of opens.
+    pub open_bytes: usize,
+    /// Bytes of everything else.
+    pub command_bytes: usize,
 }
 
 impl Waiting {
@@ -369,21 +375,28 @@ impl<M: Message> Proposer<M> {
         }
         let limits = &self.limits;
         let queue = message.queue();
-        let bytes = if queue == QueueKind::Renewal { 0 } else { message.bytes() };
+        let waiting = &mut self.waiting;
         let (many, more, many_max) = match queue {
-            QueueKind::Renewal => {
-                (&mut self.waiting.renewals, message.renewals(), limits.renewals_waiting_max)
-            }
-            QueueKind::Open => (&mut self.waiting.opens, 1, limits.opens_waiting_max),
-            QueueKind::Other => (&mut self.waiting.commands, 1, limits.commands_waiting_max),
+            QueueKind::Renewal => (&mut waiting.renewals, message.renewals(), limits.renewals_waiting_max),
+            QueueKind::Open => (&mut waiting.opens, 1, limits.opens_waiting_max),
+            QueueKind::Other => (&mut waiting.commands, 1, limits.commands_waiting_max),
         };
-        // An empty queue takes a message of any size: limits on single messages are the edge's.
-        let bytes_fit = self.waiting.bytes == 0 || self.waiting.bytes + bytes <= limits.bytes_waiting_max;
-        if *many + more > many_max || (queue != QueueKind::Renewal && !bytes_fit) {
+        let bytes = match queue {
+            QueueKind::Renewal => None,
+            QueueKind::Open => Some((&mut waiting.open_bytes, limits.open_bytes_waiting_max)),
+            QueueKind::Other => Some((&mut waiting.command_bytes, limits.command_bytes_waiting_max)),
+        };
+        if *many + more > many_max {
             return Err((message, Turned::Overloaded));
         }
+        if let Some((bytes, bytes_max)) = bytes {
+            // An empty queue takes a message of any size: limits on single messages are the edge's.
+            if *bytes > 0 && *bytes + message.bytes() > bytes_max {
+                return Err((message, Turned::Overloaded));
+            }
+            *bytes += message.bytes();
+        }
         *many += more;
-        self.waiting.bytes += bytes;
         match queue {
             // A newer renewal of the same session does not take an older one's place: the older one's receipt
             // is what holds the stamp back, and its sender may be waiting for its number.
@@ -575,7 +588,7 @@ impl<M: Message> Proposer<M> {
         batch.extend(self.inbox.drain(..taken));
         self.waiting.renewals -= renewals;
         self.waiting.opens -= opens;
-        self.waiting.bytes -= bytes;
+        self.waiting.open_bytes -= bytes;
         self.tagged -= taken;
         let mut untag = taken;
         while untag > 0 {
@@ -605,7 +618,7 @@ impl<M: Message> Proposer<M> {
         }
         batch.extend(self.queue.drain(..commands));
         self.waiting.commands -= commands;
-        self.waiting.bytes -= bytes;
+        self.waiting.command_bytes -= bytes;
     }
 }
 

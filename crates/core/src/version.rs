@@ -16,7 +16,8 @@ pub struct FormatVersion(u8);
 impl FormatVersion {
     /// Release 0.1.0.
     pub const V1: FormatVersion = FormatVersion(1);
-    /// The agreed version itself, `Upgrade`, and a rest after a release.
+    /// The agreed version itself, `Upgrade`, a rest after a release, leases that remember several transmissions,
+    /// forwarded commands in batches, and restores in pieces.
     pub const V2: FormatVersion = FormatVersion(2);
     /// The oldest that this build reads and writes.
     pub const OLDEST: FormatVersion = FormatVersion::V1;

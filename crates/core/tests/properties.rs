@@ -45,7 +45,7 @@ fn machine_equals_the_reference() {
             same("the sessions", at, &machine.sessions(None, usize::MAX).0, &model.session_views())?;
             for name in RESOURCES.map(resource) {
                 same("a lease", at, &machine.lease(&name), &model.lease_view(&name))?;
-                let mut history = machine.history(&name);
+                let mut history = machine.history(&name).map(|history| history.past);
                 history.iter_mut().flatten().for_each(|past| past.reason = None);
                 same("a history", at, &history, &model.history(&name))?;
             }
@@ -65,9 +65,14 @@ fn make_in_portions(seed: u64, entries: &mut Vec<Entry>) {
     limits.free_resources_max = 2;
     limits.ended_per_session_max = 2;
     limits.history_per_resource_max = 3;
-    let configure = Command::Configure(Box::new(Settings { limits, ..machine.settings().clone() }));
-    let entry =
-        Entry { at: machine.time(), wall: WallTime::default(), renewals: vec![], commands: vec![configure] };
+    let mut commands = vec![];
+    // Every other history is bounded by bytes as well, which is new in format version 2.
+    if seed.is_multiple_of(2) {
+        commands.push(Command::Upgrade { to: FormatVersion::V2 });
+        limits.history_bytes_total_max = 100 + seed % 300;
+    }
+    commands.push(Command::Configure(Box::new(Settings { limits, ..machine.settings().clone() })));
+    let entry = Entry { at: machine.time(), wall: WallTime::default(), renewals: vec![], commands };
     entries.push(entry.clone());
     machine.apply(entry);
     let mut generator = Generator::new(seed);
@@ -131,6 +136,16 @@ fn every_step_keeps_the_invariants() {
             same("the revisions of the events", at, &revisions, &raised)?;
             if raised.len() > entry.commands.len() + 1 {
                 return Err(format!("entry {at}: more revisions than commands"));
+            }
+            let past = RESOURCES.map(resource).map(|name| machine.history(&name).map(|history| history.past));
+            let bytes = past.iter().flatten().flatten().map(|past| {
+                let reason = past.reason.as_ref().map_or(0, |reason| reason.len());
+                HISTORY_LEASE_BYTES + (past.holder.as_str().len() + reason) as u64
+            });
+            let bytes: u64 = bytes.sum();
+            let bytes_max = machine.settings().limits.history_bytes_total_max;
+            if machine.format() >= FormatVersion::V2 && bytes > bytes_max {
+                return Err(format!("entry {at}: {bytes} bytes of history, and {bytes_max} are allowed"));
             }
             for name in RESOURCES.map(resource) {
                 let Some(view) = machine.lease(&name) else { continue };

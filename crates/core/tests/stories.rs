@@ -77,9 +77,12 @@ stories! {
     grants_name_the_whole_fence_set
     guard_is_fixed_by_the_first_guarded_write
     guarded_write_needs_a_live_exclusive_token
+    hang_up_of_the_last_transmission_undoes_the_grant
     hang_up_undoes_only_what_its_own_transmission_did
     head_of_queue_waits_for_all_and_is_not_overtaken
+    history_is_bounded_by_bytes_over_all_resources
     history_is_bounded_by_count_and_age
+    history_keeps_its_old_bounds_until_the_upgrade
     holder_confirms_a_notice
     implicit_session_ends_with_a_refusal_or_a_time_out
     implicit_session_ends_with_its_last_lease

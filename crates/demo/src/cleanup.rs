@@ -1,5 +1,5 @@
-//! What must not be left behind: processes that we started and folders that we made. Each is noted here while it
-//! exists, so that an interrupted story tidies up as well as a finished one.
+//! What must be removed: processes that the demo started and folders that it created. Each is registered here
+//! while it exists, so that an interrupted demo cleans up like a finished one.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};

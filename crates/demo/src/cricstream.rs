@@ -1,17 +1,17 @@
-//! `cricstream`: eleven seconds without a leader at every deployment. Nobody crashed: the old leader was asked to end and
-//! ended without giving its lease back, the new one polled for it, and only then began to warm up.
+//! `cricstream`: eleven seconds without a leader at every deployment. Nothing crashed: the old leader was
+//! stopped without releasing its lease, the new one polled for it, and only then began to warm up.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::actor::Actor;
 use crate::narrator::{Narrator, Stretch, Tone, seconds};
-use crate::part::{Part, millis};
-use crate::stage::Stage;
+use crate::role_process::RoleProcess;
+use crate::roles::{Role, millis};
+use crate::testbed::Testbed;
 use crate::{DemoError, Options, Seen, moment};
 
-/// The story's numbers.
+/// The numbers of the incident.
 const STORY_TTL: Duration = Duration::from_secs(10);
 const STORY_POLL: Duration = Duration::from_secs(1);
 const STORY_WARM_UP: Duration = Duration::from_millis(8_300);
@@ -19,29 +19,29 @@ const STORY_WARM_UP: Duration = Duration::from_millis(8_300);
 /// How long the old leader is drawn before the gap.
 const BEFORE: Duration = Duration::from_millis(600);
 
-pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
+pub fn run(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
     let ttl = options.ttl();
     let scale = ttl.as_secs_f64() / STORY_TTL.as_secs_f64();
     narrator.say("A live stream has one leader: TTL 10 s, acquire polled every second, 8.3 s to warm up.");
-    narrator.say("A deployment sends SIGTERM. In the story nobody led for 11.7 s.");
+    narrator.say("A deployment sends SIGTERM. In the incident nobody led for 11.7 s.");
     narrator.aside(
         "(It can be worse: a leader that renewed until SIGTERM leaves most of its TTL to be waited out.)",
     );
     narrator.aside(&format!("Here everything is {scale:.2} times as long."));
 
-    narrator.act("As it was: no release, polling, warm-up after the grant");
-    let mut stage = Stage::open(1)?;
-    let without = naive(narrator, &stage, ttl, scale)?;
+    narrator.part("As it was: no release, polling, warm-up after the grant");
+    let mut testbed = Testbed::open(1)?;
+    let without = naive(narrator, &testbed, ttl, scale)?;
     let gap = Duration::from_millis(without["gap_ms"].as_u64().unwrap_or(0));
     narrator.bad(&format!(
-        "Nobody led for {}; on the story's scale that is {:.1} s.",
+        "Nobody led for {}; on the scale of the incident that is {:.1} s.",
         seconds(gap),
         gap.as_secs_f64() / scale
     ));
 
-    narrator.act("Release on SIGTERM, a queue in the server, warm-up while standing in line");
-    stage = Stage::open(1)?;
-    let with = drained(narrator, &stage, ttl, scale)?;
+    narrator.part("Release on SIGTERM, a queue in the server, warm-up while queued");
+    testbed = Testbed::open(1)?;
+    let with = drained(narrator, &testbed, ttl, scale)?;
     let gap = Duration::from_millis(with["gap_ms"].as_u64().unwrap_or(0));
     narrator.good(&format!(
         "Nobody led for {}, whatever the TTL is: a release, a commit, a message.",
@@ -50,25 +50,25 @@ pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoErro
     Ok(json!({"without": without, "with": with, "scale": scale}))
 }
 
-fn naive(narrator: &mut Narrator, stage: &Stage, ttl: Duration, scale: f64) -> Result<Value, DemoError> {
+fn naive(narrator: &mut Narrator, testbed: &Testbed, ttl: Duration, scale: f64) -> Result<Value, DemoError> {
     let leader = |name: &str, warm_up: Duration| {
-        let part = Part::NaiveLeader {
-            endpoints: stage.endpoints(),
+        let role = Role::NaiveLeader {
+            endpoints: testbed.endpoints(),
             holder: name.to_owned(),
             ttl_ms: millis(ttl),
             poll_ms: millis(STORY_POLL.mul_f64(scale)),
             warm_up_ms: millis(warm_up),
         };
-        Actor::enter(name, &part)
+        RoleProcess::start(name, &role)
     };
     let mut old = leader("old", Duration::ZERO)?;
-    old.cue(&["served"])?;
+    old.wait_for(&["served"])?;
     let mut new = leader("new", STORY_WARM_UP.mul_f64(scale))?;
-    new.cue(&["opened"])?;
-    old.cue(&["served"])?;
+    new.wait_for(&["opened"])?;
+    old.wait_for(&["served"])?;
     old.terminate()?;
-    let granted = new.cue(&["granted"])?.at;
-    let served = new.cue(&["served"])?.at;
+    let granted = new.wait_for(&["granted"])?.at;
+    let served = new.wait_for(&["served"])?.at;
     let gap = draw(narrator, &mut old, granted, served)?;
     narrator.say(&format!(
         "{} until the TTL had run down and a poll came by, {} to warm up.",
@@ -78,38 +78,44 @@ fn naive(narrator: &mut Narrator, stage: &Stage, ttl: Duration, scale: f64) -> R
     Ok(json!({"gap_ms": millis(gap), "warm_up_ms": millis(served.saturating_sub(granted))}))
 }
 
-fn drained(narrator: &mut Narrator, stage: &Stage, ttl: Duration, scale: f64) -> Result<Value, DemoError> {
+fn drained(
+    narrator: &mut Narrator,
+    testbed: &Testbed,
+    ttl: Duration,
+    scale: f64,
+) -> Result<Value, DemoError> {
     let leader = |name: &str, warm_up: Duration| {
-        let part = Part::Leader {
-            endpoints: stage.endpoints(),
+        let role = Role::Leader {
+            endpoints: testbed.endpoints(),
             holder: name.to_owned(),
             ttl_ms: millis(ttl),
             warm_up_ms: millis(warm_up),
         };
-        Actor::enter(name, &part)
+        RoleProcess::start(name, &role)
     };
     let mut old = leader("old", Duration::ZERO)?;
-    old.cue(&["served"])?;
+    old.wait_for(&["served"])?;
     let mut new = leader("new", STORY_WARM_UP.mul_f64(scale))?;
     // A deployment waits for readiness before it takes the old one away.
-    new.cue(&["warm"])?;
-    old.cue(&["served"])?;
+    new.wait_for(&["warm"])?;
+    old.wait_for(&["served"])?;
     old.terminate()?;
-    old.cue(&["released"])?;
-    let granted = new.cue(&["granted"])?.at;
-    let served = new.cue(&["served"])?.at;
+    old.wait_for(&["released"])?;
+    let granted = new.wait_for(&["granted"])?.at;
+    let served = new.wait_for(&["served"])?.at;
     let gap = draw(narrator, &mut old, granted, served)?;
     Ok(json!({"gap_ms": millis(gap)}))
 }
 
-/// Draws the gap, and says how long it was: from the last thing that the old leader did to the first of the new one.
+/// Draws the gap, and says how long it was: from the last thing that the old leader did to the first of the
+/// new one.
 fn draw(
     narrator: &mut Narrator,
-    old: &mut Actor,
+    old: &mut RoleProcess,
     granted: Duration,
     served: Duration,
 ) -> Result<Duration, DemoError> {
-    let last = old.said().iter().filter(|cue| cue.said == "served").map(|cue| cue.at).max();
+    let last = old.said().iter().filter(|event| event.said == "served").map(|event| event.at).max();
     let last = last.ok_or_else(|| DemoError::new("the old leader never led"))?;
     let begin = last.saturating_sub(BEFORE);
     let at = |moment: Duration| moment.saturating_sub(begin);

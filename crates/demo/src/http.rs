@@ -1,4 +1,4 @@
-//! The smallest caller of the HTTP/JSON surface: what a script with `curl` would do, over one kept connection.
+//! A minimal HTTP/JSON client: what a script with `curl` does, over one persistent connection.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// How long an answer may take. Generous: a story on a busy machine is slow, not wrong.
+/// How long an answer may take. Generous: a demo on a busy machine is slow, not wrong.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 
 /// A caller of one node.
@@ -23,7 +23,18 @@ impl Http {
 
     /// Calls, and gives back status and body as text.
     pub fn call(&mut self, method: &str, path: &str, body: Option<&Value>) -> io::Result<(u16, String)> {
-        let answer = self.attempt(method, path, body);
+        self.call_as(None, method, path, body)
+    }
+
+    /// The same for the session with this id, which goes into a header and into no path: it is a secret.
+    fn call_as(
+        &mut self,
+        session: Option<&str>,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> io::Result<(u16, String)> {
+        let answer = self.attempt(session, method, path, body);
         if answer.is_err() {
             self.connection = None;
         }
@@ -32,7 +43,18 @@ impl Http {
 
     /// A call that must succeed, with the body as JSON.
     pub fn ask(&mut self, method: &str, path: &str, body: Option<&Value>) -> io::Result<Value> {
-        let (status, text) = self.call(method, path, body)?;
+        self.ask_as(None, method, path, body)
+    }
+
+    /// A call of the session with this id that must succeed.
+    pub fn ask_as(
+        &mut self,
+        session: Option<&str>,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> io::Result<Value> {
+        let (status, text) = self.call_as(session, method, path, body)?;
         let value: Value = serde_json::from_str(&text).unwrap_or(Value::Null);
         if status != 200 {
             let why = value["error"]["message"].as_str().unwrap_or(&text).to_owned();
@@ -48,7 +70,13 @@ impl Http {
         value.ok_or_else(|| io::Error::other(format!("the node exports no {name}")))
     }
 
-    fn attempt(&mut self, method: &str, path: &str, body: Option<&Value>) -> io::Result<(u16, String)> {
+    fn attempt(
+        &mut self,
+        session: Option<&str>,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> io::Result<(u16, String)> {
         if self.connection.is_none() {
             let stream = TcpStream::connect_timeout(&self.address, ANSWER_WITHIN)?;
             stream.set_nodelay(true)?;
@@ -57,8 +85,9 @@ impl Http {
         }
         let connection = self.connection.as_mut().expect("it was just made");
         let body = body.map(Value::to_string).unwrap_or_default();
+        let session = session.map(|id| format!("Tenure-Session: {id}\r\n")).unwrap_or_default();
         let request = format!(
-            "{method} {path} HTTP/1.1\r\nHost: {}\r\nContent-Length: {}\r\n\r\n{body}",
+            "{method} {path} HTTP/1.1\r\nHost: {}\r\n{session}Content-Length: {}\r\n\r\n{body}",
             self.address,
             body.len()
         );

@@ -1,37 +1,37 @@
-//! The stories that `tenure demo` tells: real processes on this machine, each story first without the protection, so
-//! that the damage is seen, and then with it.
+//! The demos of `tenure demo`: real processes on this machine. Each runs first without the protection, to
+//! show the damage, and then with it.
 //!
-//! A story is a director: it opens a `stage` (nodes of this very binary, in a temporary folder, on free ports), lets
-//! actors enter (this binary again, with a part to play), freezes and wakes them with real signals, and narrates.
-//! It decides nothing about leases, and it measures only: no decision depends on a clock that is read here.
+//! A demo starts nodes of this binary in a temporary folder on free ports (`testbed`), starts further
+//! processes of this binary with a role each, stops and resumes them with signals, and prints what happens.
+//! It contains no lease rule. It reads clocks only to measure.
 //!
-//! Read `pause.rs` first: it is the whole argument in one screen.
+//! Read `pause.rs` first: it shows the whole argument on one screen.
 
-mod actor;
 mod cleanup;
 mod cricstream;
 mod http;
 mod lock;
 mod narrator;
-mod part;
 mod partition;
 mod pause;
 mod paysetu;
+mod proxy;
 mod redlock;
-mod stage;
+mod role_process;
+mod roles;
 mod storm;
-mod wire;
+mod testbed;
 
 use std::fmt;
 use std::time::Duration;
 
-pub use actor::COMMAND as ACTOR;
 pub use narrator::Narrator;
-pub use part::play;
+pub use role_process::COMMAND as ROLE_COMMAND;
+pub use roles::run_role;
 
-/// A story.
+/// A demo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Story {
+pub enum Demo {
     /// A pause longer than the TTL, and a write that lands after it.
     Pause,
     /// The settlement batch that ran twice.
@@ -48,46 +48,46 @@ pub enum Story {
     Lock,
 }
 
-impl Story {
+impl Demo {
     /// All of them, in the order in which they are best heard.
-    pub const ALL: [Story; 7] = [
-        Story::Lock,
-        Story::Pause,
-        Story::Paysetu,
-        Story::Cricstream,
-        Story::Partition,
-        Story::Redlock,
-        Story::Storm,
+    pub const ALL: [Demo; 7] = [
+        Demo::Lock,
+        Demo::Pause,
+        Demo::Paysetu,
+        Demo::Cricstream,
+        Demo::Partition,
+        Demo::Redlock,
+        Demo::Storm,
     ];
 
     /// Its name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Story::Pause => "pause",
-            Story::Paysetu => "paysetu",
-            Story::Cricstream => "cricstream",
-            Story::Partition => "partition",
-            Story::Redlock => "redlock",
-            Story::Storm => "storm",
-            Story::Lock => "lock",
+            Demo::Pause => "pause",
+            Demo::Paysetu => "paysetu",
+            Demo::Cricstream => "cricstream",
+            Demo::Partition => "partition",
+            Demo::Redlock => "redlock",
+            Demo::Storm => "storm",
+            Demo::Lock => "lock",
         }
     }
 
     /// What it is about, in a line.
     pub const fn about(self) -> &'static str {
         match self {
-            Story::Pause => "a holder stops for longer than its TTL between checking its lease and writing",
-            Story::Paysetu => "the settlement batch that ran twice, and how a successor resumes instead",
-            Story::Cricstream => "eleven seconds without a leader at a deployment, and what is left of them",
-            Story::Partition => "a holder that is cut off stops before its successor starts",
-            Story::Redlock => "why a quorum of Redis locks without a token is not safe",
-            Story::Storm => "what jitter and batching do to the renewals of a fleet of 10,000",
-            Story::Lock => "a holder dies, is cut off, stands still: a lock is stuck, a lease is not",
+            Demo::Pause => "a holder stops for longer than its TTL between checking its lease and writing",
+            Demo::Paysetu => "the settlement batch that ran twice, and how a successor resumes instead",
+            Demo::Cricstream => "eleven seconds without a leader at a deployment, and what is left of them",
+            Demo::Partition => "a holder that is cut off stops before its successor starts",
+            Demo::Redlock => "why a quorum of Redis locks without a token is not safe",
+            Demo::Storm => "what jitter and batching do to the renewals of a fleet of 10,000",
+            Demo::Lock => "a holder dies, is cut off, stands still: a lock is stuck, a lease is not",
         }
     }
 }
 
-/// How a story is told.
+/// How a demo runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Shorter TTLs and smaller fleets, for machines that only check that it still works.
@@ -105,25 +105,25 @@ impl Options {
     }
 }
 
-/// How a story ended: what was seen without the protection and with it, for programs.
+/// The result of a demo, for programs: what was seen without the protection and with it.
 pub type Seen = serde_json::Value;
 
-/// Tells a story.
-pub fn tell(story: Story, options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
+/// Runs a demo.
+pub fn run(demo: Demo, options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
     cleanup::on_interrupt();
-    narrator.title(story.name(), story.about());
-    match story {
-        Story::Pause => pause::tell(options, narrator),
-        Story::Paysetu => paysetu::tell(options, narrator),
-        Story::Cricstream => cricstream::tell(options, narrator),
-        Story::Partition => partition::tell(options, narrator),
-        Story::Redlock => redlock::tell(options, narrator),
-        Story::Storm => storm::tell(options, narrator),
-        Story::Lock => lock::tell(options, narrator),
+    narrator.title(demo.name(), demo.about());
+    match demo {
+        Demo::Pause => pause::run(options, narrator),
+        Demo::Paysetu => paysetu::run(options, narrator),
+        Demo::Cricstream => cricstream::run(options, narrator),
+        Demo::Partition => partition::run(options, narrator),
+        Demo::Redlock => redlock::run(options, narrator),
+        Demo::Storm => storm::run(options, narrator),
+        Demo::Lock => lock::run(options, narrator),
     }
 }
 
-/// Why a story could not be told to its end: what happened, and what to do.
+/// Why a demo could not finish: what happened, and what to do.
 #[derive(Debug)]
 pub struct DemoError(String);
 
@@ -143,7 +143,7 @@ impl std::error::Error for DemoError {}
 
 impl From<std::io::Error> for DemoError {
     fn from(error: std::io::Error) -> DemoError {
-        DemoError(format!("the machine did not play along: {error}"))
+        DemoError(format!("this machine could not run the demo: {error}"))
     }
 }
 

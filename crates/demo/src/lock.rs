@@ -1,26 +1,26 @@
-//! `lock`: the three ways in which a holder falls silent. It is killed, it is cut off, it stands still; each once with a
-//! lock that ends when somebody unlocks it, and once with a lease.
+//! `lock`: three ways in which a holder stops responding. It is killed, it is cut off, or it is paused; each
+//! once with a lock without a timeout, and once with a lease.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use crate::actor::Actor;
 use crate::narrator::{Narrator, Stretch, Tone, seconds};
-use crate::part::{Part, millis};
-use crate::stage::Stage;
-use crate::wire::Wire;
+use crate::proxy::CutProxy;
+use crate::role_process::RoleProcess;
+use crate::roles::{Role, millis};
+use crate::testbed::Testbed;
 use crate::{DemoError, Options, Seen, moment};
 
 /// How long things are drawn before the holders fall silent, and after the last successor has begun.
 const AROUND: Duration = Duration::from_millis(500);
 
-pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
+pub fn run(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
     let ttl = options.ttl();
     narrator.say("Three holders, and somebody who waits behind each. Then, in the same moment, one is killed (SIGKILL),");
     narrator.say("one is cut off from the store, and one stands still (SIGSTOP).");
 
-    narrator.act("A lock: it ends when its holder unlocks it");
+    narrator.part("A lock: it ends when its holder unlocks it");
     let without = half(narrator, ttl, false)?;
     narrator.bad(&format!(
         "{} later all three still wait: one until somebody removes the lock by hand, one until the wire is mended, one \
@@ -28,7 +28,7 @@ pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoErro
         span(&without["watched_ms"])
     ));
 
-    narrator.act(&format!("A lease with a TTL of {}: it ends by itself", seconds(ttl)));
+    narrator.part(&format!("A lease with a TTL of {}: it ends by itself", seconds(ttl)));
     let with = half(narrator, ttl, true)?;
     narrator.good(&format!(
         "All three waiters were granted it: after {}, {} and {}. Nobody had to know which of the three it was.",
@@ -48,33 +48,33 @@ fn span(value: &Value) -> String {
 }
 
 fn half(narrator: &mut Narrator, ttl: Duration, lease: bool) -> Result<Value, DemoError> {
-    let stage = Stage::open(1)?;
-    let wire = Wire::to(stage.addresses())?;
+    let testbed = Testbed::open(1)?;
+    let proxy = CutProxy::to(testbed.addresses())?;
     let enter = |name: &str, endpoints: String, what: &str| {
         let (holder, what) = (name.to_owned(), what.replace(' ', "-"));
-        let part = match lease {
+        let role = match lease {
             true => {
                 let resource = format!("lock/{what}");
-                Part::Acting { endpoints, holder, resource, ttl_ms: millis(ttl), careful: true }
+                Role::Acting { endpoints, holder, resource, ttl_ms: millis(ttl), careful: true }
             }
-            false => Part::Lock { endpoints, holder, key: format!("lock/{what}") },
+            false => Role::Lock { endpoints, holder, key: format!("lock/{what}") },
         };
-        Actor::enter(name, &part)
+        RoleProcess::start(name, &role)
     };
     let mut pairs = Vec::new();
     for what in ["killed", "cut off", "stopped"] {
-        let endpoints = if what == "cut off" { wire.endpoints() } else { stage.endpoints() };
+        let endpoints = if what == "cut off" { proxy.endpoints() } else { testbed.endpoints() };
         let mut holder = enter("A", endpoints, what)?;
-        holder.cue(&["acted"])?;
-        let mut waiter = enter("B", stage.endpoints(), what)?;
-        waiter.cue(&["waits"])?;
+        holder.wait_for(&["acted"])?;
+        let mut waiter = enter("B", testbed.endpoints(), what)?;
+        waiter.wait_for(&["waits"])?;
         // Both are there, and it is the first that acts.
-        holder.cue(&["acted"])?;
+        holder.wait_for(&["acted"])?;
         pairs.push((what, holder, waiter));
     }
     let silent = moment();
     pairs[0].1.kill();
-    wire.cut();
+    proxy.cut();
     pairs[2].1.freeze()?;
 
     let mut granted = Vec::new();
@@ -82,8 +82,8 @@ fn half(narrator: &mut Narrator, ttl: Duration, lease: bool) -> Result<Value, De
         // Together twice as long as any lease would have lasted.
         let patience = (ttl * 2).saturating_sub(moment().saturating_sub(silent));
         granted.push(match lease {
-            true => Some(waiter.cue(&["granted"])?.at),
-            false => waiter.cue_within(&["granted"], patience)?.map(|cue| cue.at),
+            true => Some(waiter.wait_for(&["granted"])?.at),
+            false => waiter.wait_for_within(&["granted"], patience)?.map(|event| event.at),
         });
     }
     std::thread::sleep(AROUND);
@@ -100,7 +100,7 @@ fn half(narrator: &mut Narrator, ttl: Duration, lease: bool) -> Result<Value, De
     let mut rows = Vec::new();
     for ((what, holder, _), granted) in pairs.iter_mut().zip(&granted) {
         let acts: Vec<Duration> =
-            holder.said().iter().filter(|cue| cue.said == "acted").map(|cue| cue.at).collect();
+            holder.said().iter().filter(|event| event.said == "acted").map(|event| event.at).collect();
         let last = acts.iter().copied().max().unwrap_or(silent);
         let after = granted.map_or(0, |granted| acts.iter().filter(|at| **at > granted).count());
         let mut report = json!({
@@ -110,11 +110,11 @@ fn half(narrator: &mut Narrator, ttl: Duration, lease: bool) -> Result<Value, De
         if *what == "stopped" {
             let woken = moment();
             holder.wake()?;
-            // A lock's holder goes on as if nothing had been; a lease's asks and is told. What it was about to say when it
-            // was stopped is older than this.
-            let mut woke = holder.cue(&["stopped", "acted"])?;
+            // A lock's holder goes on as if nothing had been; a lease's asks and is told. What it was about
+            // to say when it was stopped is older than this.
+            let mut woke = holder.wait_for(&["stopped", "acted"])?;
             while woke.at < woken {
-                woke = holder.cue(&["stopped", "acted"])?;
+                woke = holder.wait_for(&["stopped", "acted"])?;
             }
             report["woke_to"] = json!(woke.said);
         }

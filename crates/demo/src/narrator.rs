@@ -1,4 +1,4 @@
-//! How a story looks on a terminal: headings, sentences, drawings. Plain text in pipes.
+//! How a demo prints: headings, sentences, drawings. Plain text in pipes.
 
 use std::io::Write;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use anstyle::{AnsiColor, Style};
 /// Columns of a drawn timeline.
 const WIDTH: usize = 60;
 
-/// Tells a story, line by line.
+/// Prints what happens in a demo, line by line.
 pub struct Narrator {
     to: Box<dyn Write>,
     colours: bool,
@@ -37,7 +37,7 @@ impl Narrator {
         Narrator { to, colours }
     }
 
-    /// Nobody listening is no reason to stop: the story is also a test of itself.
+    /// A closed output does not stop the demo: it is also a test.
     fn line(&mut self, text: &str) {
         let _ = writeln!(self.to, "{text}");
         let _ = self.to.flush();
@@ -59,7 +59,7 @@ impl Narrator {
         self.line(&format!("{name}: {about}"));
     }
 
-    pub(crate) fn act(&mut self, heading: &str) {
+    pub(crate) fn part(&mut self, heading: &str) {
         let strong = Style::new().bold();
         let heading = if self.colours { format!("{strong}{heading}{strong:#}") } else { heading.to_owned() };
         self.line(&format!("\n{heading}"));

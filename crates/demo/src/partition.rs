@@ -1,32 +1,32 @@
-//! `partition`: the holder is cut off from all three nodes. Nobody can tell it anything; it has to know by itself when to
-//! stop, and the cluster must not let anybody else begin before.
+//! `partition`: the holder is cut off from all three nodes. No message reaches it; it has to stop by itself,
+//! and the cluster must not grant the lease to another holder before that.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::actor::Actor;
 use crate::narrator::{Narrator, Stretch, Tone, seconds};
-use crate::part::{Part, RESOURCE, millis};
-use crate::stage::Stage;
-use crate::wire::Wire;
+use crate::proxy::CutProxy;
+use crate::role_process::RoleProcess;
+use crate::roles::{RESOURCE, Role, millis};
+use crate::testbed::Testbed;
 use crate::{DemoError, Options, Seen, moment};
 
 /// How long things are watched after the successor has begun.
 const AFTER: Duration = Duration::from_millis(600);
 
-pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
+pub fn run(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
     let ttl = options.ttl();
     narrator.say(&format!(
-        "Three nodes. A holds the lease (TTL {}) over a wire that is then cut; B stands in line.",
+        "Three nodes. A holds the lease (TTL {}) over a wire that is then cut; B is queued.",
         seconds(ttl)
     ));
 
-    narrator.act("A believes until somebody tells it otherwise");
+    narrator.part("A believes until somebody tells it otherwise");
     let without = half(narrator, ttl, false)?;
     narrator.bad(&format!("Both acted at once for {}, until we ended it.", span(&without["overlap_ms"])));
 
-    narrator.act("A counts by itself, from before it sent its last answered renewal");
+    narrator.part("A counts by itself, from before it sent its last answered renewal");
     let with = half(narrator, ttl, true)?;
     narrator.good(&format!(
         "A had stopped {} before B began. No clock was compared with another, and no message was needed.",
@@ -42,25 +42,25 @@ fn span(value: &Value) -> String {
 }
 
 fn half(narrator: &mut Narrator, ttl: Duration, careful: bool) -> Result<Value, DemoError> {
-    let stage = Stage::open(3)?;
-    let wire = Wire::to(stage.addresses())?;
+    let testbed = Testbed::open(3)?;
+    let proxy = CutProxy::to(testbed.addresses())?;
     let acting = |name: &str, endpoints: String, careful| {
         let (holder, resource) = (name.to_owned(), RESOURCE.to_owned());
-        Actor::enter(name, &Part::Acting { endpoints, holder, resource, ttl_ms: millis(ttl), careful })
+        RoleProcess::start(name, &Role::Acting { endpoints, holder, resource, ttl_ms: millis(ttl), careful })
     };
-    let mut a = acting("A", wire.endpoints(), careful)?;
-    a.cue(&["acted"])?;
-    let mut b = acting("B", stage.endpoints(), true)?;
-    b.cue(&["opened"])?;
-    a.cue(&["acted"])?;
+    let mut a = acting("A", proxy.endpoints(), careful)?;
+    a.wait_for(&["acted"])?;
+    let mut b = acting("B", testbed.endpoints(), true)?;
+    b.wait_for(&["opened"])?;
+    a.wait_for(&["acted"])?;
     let cut = moment();
-    wire.cut();
-    let granted = b.cue(&["granted"])?.at;
-    let b_first = b.cue(&["acted"])?.at;
+    proxy.cut();
+    let granted = b.wait_for(&["granted"])?.at;
+    let b_first = b.wait_for(&["acted"])?.at;
     std::thread::sleep(AFTER);
     let end = moment();
-    let acts = |actor: &mut Actor| -> Vec<Duration> {
-        actor.said().iter().filter(|cue| cue.said == "acted").map(|cue| cue.at).collect()
+    let acts = |role_process: &mut RoleProcess| -> Vec<Duration> {
+        role_process.said().iter().filter(|event| event.said == "acted").map(|event| event.at).collect()
     };
     let a_acts = acts(&mut a);
     let a_last = a_acts.iter().copied().max().unwrap_or(cut);

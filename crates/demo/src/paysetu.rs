@@ -1,25 +1,25 @@
-//! `paysetu`: the settlement batch that ran twice. A worker freezes when not half of the rows have been sent; its
-//! successor starts the batch again, and the first one wakes up and goes on.
+//! `paysetu`: the settlement batch that ran twice. A worker freezes before half of the rows are sent; its
+//! successor starts the batch again, and the first one wakes up and continues.
 //!
-//! A token alone would stop the double writes, but not the repetition: the successor has to know where to resume. So the
-//! cursor is kept beside the work, written in the same step, and read after the grant.
+//! A token alone would prevent the double writes, but not the repetition: the successor has to know where to
+//! resume. So the cursor is stored with the work, written in the same transaction, and read after the grant.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::actor::Actor;
 use crate::narrator::{Narrator, seconds};
-use crate::part::{Batch, PAYMENTS, Part, millis};
-use crate::stage::Stage;
+use crate::role_process::RoleProcess;
+use crate::roles::{Batch, PAYMENTS, Role, millis};
+use crate::testbed::Testbed;
 use crate::{DemoError, Options, Seen, moment};
 
 /// Rows of the batch, and before which one the worker freezes: 47 % are sent.
 const ROWS: usize = 34;
 const FREEZES_AT: usize = 16;
 
-pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
+pub fn run(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
     let ttl = options.ttl();
     narrator.say("A lease of 30 s, renewed every 10 s; at 11:46:48 the worker freezes for 41.3 s with 47 % of the rows sent.");
     narrator.say(
@@ -30,14 +30,14 @@ pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoErro
         seconds(ttl)
     ));
 
-    narrator.act("As it was: no fence, no cursor");
+    narrator.part("As it was: no fence, no cursor");
     let without = half(narrator, ttl, false)?;
     narrator.bad(&format!(
         "{} of {ROWS} rows were paid twice; their ids overlap from {} to {}.",
         without["paid_twice"], without["overlap_from"], without["overlap_to"]
     ));
 
-    narrator.act("With a fence, and a cursor written in the same step as each payment");
+    narrator.part("With a fence, and a cursor written in the same step as each payment");
     let with = half(narrator, ttl, true)?;
     narrator.good(&format!(
         "Every row was paid once. {} late writes were refused, and the node counted them: {}.",
@@ -47,47 +47,47 @@ pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoErro
 }
 
 fn half(narrator: &mut Narrator, ttl: Duration, fenced: bool) -> Result<Value, DemoError> {
-    let stage = Stage::open(1)?;
+    let testbed = Testbed::open(1)?;
     let worker = |name: &str, waits_at| {
         let batch = Batch {
-            endpoints: stage.endpoints(),
-            node: stage.addresses()[0],
+            endpoints: testbed.endpoints(),
+            node: testbed.addresses()[0],
             holder: name.to_owned(),
             ttl_ms: millis(ttl),
             rows: ROWS,
             waits_at,
             fenced,
         };
-        Actor::enter(name, &Part::Batch(batch))
+        RoleProcess::start(name, &Role::Batch(batch))
     };
     let mut a = worker("A", Some(FREEZES_AT))?;
-    let token = a.cue(&["begins"])?.number("token");
-    a.cue(&["about_to_send"])?;
+    let token = a.wait_for(&["begins"])?.number("token");
+    a.wait_for(&["about_to_send"])?;
     a.freeze()?;
     let frozen = moment();
-    a.tell("go on")?;
+    a.send("go on")?;
     narrator.say(&format!(
         "A (token {token}) has sent {FREEZES_AT} of {ROWS} rows ({} %) and freezes.",
         FREEZES_AT * 100 / ROWS
     ));
     let mut b = worker("B", None)?;
-    let began = b.cue(&["begins"])?;
+    let began = b.wait_for(&["begins"])?;
     narrator.say(&format!(
         "After {} B is granted the lease (token {}) and begins with row {}.",
         seconds(moment().saturating_sub(frozen)),
         began.number("token"),
         began.number("row")
     ));
-    let b_done = b.cue(&["done"])?;
+    let b_done = b.wait_for(&["done"])?;
     a.wake()?;
-    let a_done = a.cue(&["done"])?;
+    let a_done = a.wait_for(&["done"])?;
     narrator.say(&format!(
         "B sent {}. A wakes up and goes on with its rows: {} accepted in all, {} refused.",
         b_done.number("sent"),
         a_done.number("sent"),
         a_done.number("refused")
     ));
-    let mut http = stage.http();
+    let mut http = testbed.http();
     let booked = http.ask("GET", &format!("/v1/registers?prefix={PAYMENTS}&limit=1000"), None)?;
     let mut senders: BTreeMap<usize, usize> = BTreeMap::new();
     for register in booked["registers"].as_array().into_iter().flatten() {

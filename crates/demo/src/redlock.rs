@@ -1,9 +1,9 @@
-//! `redlock`: a majority of independent Redis stores as a lock. Reproduced on real `redis-server` processes: a pause, a
-//! store that forgets, and a clock that is set. After each there are two holders, and since the lock's value is a random
-//! number, no storage could tell which of them is the newer one.
+//! `redlock`: a majority of independent Redis stores as a lock, reproduced on real `redis-server` processes:
+//! a pause, a store that loses its data, and a clock that is set. Each leads to two holders, and because the
+//! lock's value is a random number, no storage can tell which holder is newer.
 //!
-//! The algorithm is the documented one: the same key on all stores, `SET NX PX`, a majority, and what is left of the time
-//! limit after acquiring, less 1 % and 2 ms for drift.
+//! The algorithm is the documented one: the same key on all stores, `SET NX PX`, a majority, and the validity
+//! time that is left after acquiring, minus 1 % and 2 ms for drift.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::actor::Actor;
 use crate::narrator::{Narrator, seconds};
-use crate::part::{Part, millis, say};
-use crate::stage::{Folder, Process, free_addresses};
+use crate::role_process::RoleProcess;
+use crate::roles::{Role, millis, say};
+use crate::testbed::{Folder, Process, free_addresses};
 use crate::{DemoError, Options, Seen, moment, pause};
 
 const STORES: usize = 5;
@@ -25,11 +25,11 @@ const STORAGE: &str = "ledger:balance";
 /// How long one store may take: small against the time limit, as the algorithm asks.
 const STORE_WITHIN: Duration = Duration::from_millis(200);
 
-pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
+pub fn run(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
     let ttl = options.ttl();
     if !installed("redis-server") {
         return Err(DemoError::new(
-            "this story needs real Redis processes: install redis-server (on Debian: apt-get install redis-server)",
+            "this demo needs real Redis processes: install redis-server (on Debian: apt-get install redis-server)",
         ));
     }
     narrator.say(&format!(
@@ -37,16 +37,16 @@ pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoErro
         seconds(ttl)
     ));
 
-    narrator.act("A pause: the first holder stops between its check and its write");
+    narrator.part("A pause: the first holder stops between its check and its write");
     let paused = pause_breaks_it(narrator, ttl)?;
     narrator
         .bad("The second holder's write is gone. There was no number by which to refuse the first one's.");
 
-    narrator.act("A store forgets: one of three crashes and comes back empty");
+    narrator.part("A store forgets: one of three crashes and comes back empty");
     let forgot = restart_breaks_it(narrator, ttl)?;
     narrator.bad("Two majorities, two holders, both within their time, nobody paused.");
 
-    narrator.act("A clock is set: three stores think that an hour has passed");
+    narrator.part("A clock is set: three stores think that an hour has passed");
     let stepped = match fake_clock() {
         Some(library) => {
             let stepped = clock_breaks_it(narrator, ttl, &library)?;
@@ -59,13 +59,13 @@ pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoErro
         }
     };
 
-    narrator.act("The same pause with one replicated log, a token, and a storage that compares");
+    narrator.part("The same pause with one replicated log, a token, and a storage that compares");
     let with = pause::half(narrator, ttl, 2, true)?;
     narrator.good("Refused. The order of grants is a number, and the storage knows it.");
     Ok(json!({"without": {"pause": paused, "restart": forgot, "clock": stepped}, "with": with}))
 }
 
-/// The stores of one act.
+/// The stores of one part.
 struct Stores {
     // Dropped in this order: first the stores end, then their folder is removed.
     running: Vec<Option<Process>>,
@@ -75,8 +75,8 @@ struct Stores {
 }
 
 impl Stores {
-    /// Five stores for the lock, and a sixth that is the storage. With a library that fakes clocks, the last three of the
-    /// five go by the time in a file.
+    /// Five stores for the lock, and a sixth that is the storage. With a library that fakes clocks, the last
+    /// three of the five go by the time in a file.
     fn open(library: Option<&Path>) -> Result<Stores, DemoError> {
         let folder = Folder::new()?;
         let faked = library.map(|library| (library.to_path_buf(), folder.path().join("clock")));
@@ -100,8 +100,8 @@ impl Stores {
         if let Some((library, clock)) = &self.faked
             && (STORES - 3..STORES).contains(&index)
         {
-            // The C library's own allocator goes first: the one that Redis is linked with reads the clock while the
-            // library that fakes it is still waking up.
+            // The C library's own allocator goes first: the one that Redis is linked with reads the clock
+            // while the library that fakes it is still waking up.
             command.env("LD_PRELOAD", format!("{}:libc.so.6", library.display()));
             command.env("FAKETIME_TIMESTAMP_FILE", clock);
             command.env("FAKETIME_NO_CACHE", "1").env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
@@ -126,36 +126,36 @@ impl Stores {
         self.addresses[STORES]
     }
 
-    fn client(&self, name: &str, ttl: Duration) -> Result<Actor, DemoError> {
-        let part = Part::Redlock {
+    fn client(&self, name: &str, ttl: Duration) -> Result<RoleProcess, DemoError> {
+        let role = Role::Redlock {
             instances: self.addresses[..STORES].to_vec(),
             storage: self.storage(),
             name: name.to_owned(),
             ttl_ms: millis(ttl),
         };
-        Actor::enter(name, &part)
+        RoleProcess::start(name, &role)
     }
 }
 
 fn pause_breaks_it(narrator: &mut Narrator, ttl: Duration) -> Result<Value, DemoError> {
     let stores = Stores::open(None)?;
     let mut first = stores.client("first", ttl)?;
-    let granted = first.cue(&["granted"])?;
-    first.tell("check")?;
-    let left = first.cue(&["checked"])?.number("left_ms");
+    let granted = first.wait_for(&["granted"])?;
+    first.send("check")?;
+    let left = first.wait_for(&["checked"])?.number("left_ms");
     first.freeze()?;
-    first.tell("write 90, says the first")?;
+    first.send("write 90, says the first")?;
     narrator.say(&format!(
         "The first has {} of {STORES} and {left} ms left; it stops (SIGSTOP).",
         granted.number("stores")
     ));
     let mut second = stores.client("second", ttl)?;
-    let granted = second.cue(&["granted"])?;
-    second.tell("write 250, says the second")?;
-    second.cue(&["wrote"])?;
+    let granted = second.wait_for(&["granted"])?;
+    second.send("write 250, says the second")?;
+    second.wait_for(&["wrote"])?;
     narrator.say(&format!("The second has {} of {STORES}, and writes: 250.", granted.number("stores")));
     first.wake()?;
-    let late = first.cue(&["wrote"])?;
+    let late = first.wait_for(&["wrote"])?;
     let value = text(stores.storage(), STORAGE)?;
     narrator.say(&format!("The first wakes up and writes. In the storage: {value}"));
     Ok(json!({"late_write": late.said, "value": value}))
@@ -167,7 +167,7 @@ fn restart_breaks_it(narrator: &mut Narrator, ttl: Duration) -> Result<Value, De
     stores.crash(3);
     stores.crash(4);
     let mut first = stores.client("first", ttl)?;
-    let granted = first.cue(&["granted"])?;
+    let granted = first.wait_for(&["granted"])?;
     narrator.say(&format!("Two stores are down; the first has the other {}.", granted.number("stores")));
     stores.start(3)?;
     stores.start(4)?;
@@ -181,7 +181,7 @@ fn clock_breaks_it(narrator: &mut Narrator, ttl: Duration, library: &Path) -> Re
     let ttl = ttl * 10;
     let stores = Stores::open(Some(library))?;
     let mut first = stores.client("first", ttl)?;
-    let granted = first.cue(&["granted"])?;
+    let granted = first.wait_for(&["granted"])?;
     narrator.say(&format!("The first has {} of {STORES}.", granted.number("stores")));
     if let Some((_, clock)) = &stores.faked {
         std::fs::write(clock, "+1h")?;
@@ -194,14 +194,15 @@ fn clock_breaks_it(narrator: &mut Narrator, ttl: Duration, library: &Path) -> Re
 fn both_hold(
     narrator: &mut Narrator,
     stores: &Stores,
-    mut first: Actor,
+    mut first: RoleProcess,
     ttl: Duration,
 ) -> Result<Value, DemoError> {
     let mut second = stores.client("second", ttl)?;
-    let granted = second.cue(&["granted"])?;
-    first.tell("check")?;
-    second.tell("check")?;
-    let left = [first.cue(&["checked"])?.number("left_ms"), second.cue(&["checked"])?.number("left_ms")];
+    let granted = second.wait_for(&["granted"])?;
+    first.send("check")?;
+    second.send("check")?;
+    let left =
+        [first.wait_for(&["checked"])?.number("left_ms"), second.wait_for(&["checked"])?.number("left_ms")];
     narrator.say(&format!(
         "The second has {} of {STORES}. The first believes for another {}, the second for {}.",
         granted.number("stores"),
@@ -212,7 +213,7 @@ fn both_hold(
 }
 
 /// The part of a client of the lock.
-pub fn play(stores: &[SocketAddr], storage: SocketAddr, name: &str, ttl: Duration) -> io::Result<()> {
+pub fn run_role(stores: &[SocketAddr], storage: SocketAddr, name: &str, ttl: Duration) -> io::Result<()> {
     let drift = ttl / 100 + Duration::from_millis(2);
     let until = loop {
         let started = moment();

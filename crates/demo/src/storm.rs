@@ -1,5 +1,6 @@
-//! `storm`: the renewals of a fleet. Holders that were opened in the same moment renew in the same moment, unless
-//! something spreads them; and a store that commits each renewal alone cannot keep up with many of them.
+//! `storm`: the renewals of a fleet. Sessions that were opened at the same moment renew at the same moment
+//! unless something spreads them, and a store that commits each renewal alone cannot keep up with many of
+//! them.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -10,20 +11,21 @@ use tenure_client::Timing;
 
 use crate::http::Http;
 use crate::narrator::{Narrator, Tone, seconds};
-use crate::part::millis;
-use crate::stage::Stage;
+use crate::roles::millis;
+use crate::testbed::Testbed;
 use crate::{DemoError, Options, Seen, moment};
 
 /// How long a fleet is watched on paper, and how finely.
 const WATCHED: Duration = Duration::from_secs(60);
 const SLOT: Duration = Duration::from_millis(100);
-/// Connections over which the fleet speaks to the node, and renewals in one message: hosts with an agent each.
+/// Connections over which the fleet speaks to the node, and renewals in one message: hosts with an agent
+/// each.
 const HOSTS: usize = 16;
 const PER_MESSAGE: usize = 50;
 /// Sessions of the fleet live long enough to be opened in peace.
 const TTL_MS: u64 = 60_000;
 
-pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
+pub fn run(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoError> {
     let fleet = options.fleet;
     let timing = Timing::default();
     let needed = fleet as f64 / timing.renew_every().as_secs_f64();
@@ -33,7 +35,7 @@ pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoErro
         seconds(timing.renew_every())
     ));
 
-    narrator.act("When they arrive: a deployment opened them all at once");
+    narrator.part("When they arrive: a deployment opened them all at once");
     let in_step = arrivals(fleet, &timing, false);
     let spread = arrivals(fleet, &timing, true);
     let (peak, peak_spread) = (most(&in_step), most(&spread));
@@ -46,19 +48,19 @@ pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoErro
     narrator
         .good(&format!("With jitter: at most {peak_spread} in a tenth of a second, and fewer every minute."));
 
-    let stage = Stage::open(1)?;
-    narrator.act("What one lease costs: TTL 1 s, renewed at a third");
-    let one = one_lease(narrator, &stage, options.quick)?;
+    let testbed = Testbed::open(1)?;
+    narrator.part("What one lease costs: TTL 1 s, renewed at a third");
+    let one = one_lease(narrator, &testbed, options.quick)?;
 
-    narrator.act("What they cost when each is committed alone");
-    let sessions = open_all(&stage, fleet)?;
-    let alone = alone(&stage, &sessions, options.quick)?;
+    narrator.part("What they cost when each is committed alone");
+    let sessions = open_all(&testbed, fleet)?;
+    let alone = alone(&testbed, &sessions, options.quick)?;
     narrator.bad(&format!(
         "One after the other, this machine commits {alone:.0} renewals a second; the fleet needs {needed:.0}, and {peak} in its worst moment."
     ));
 
-    narrator.act("What they cost in batches: all that arrived while the last entry was synced is one entry");
-    let together = together(&stage, &sessions)?;
+    narrator.part("What they cost in batches: all that arrived while the last entry was synced is one entry");
+    let together = together(&testbed, &sessions)?;
     let rate = fleet as f64 / together.took.as_secs_f64();
     narrator.good(&format!(
         "All {fleet} at once: {} entries, {} for all of them ({rate:.0} a second), none lost. The largest entry had {}.",
@@ -82,8 +84,8 @@ pub fn tell(options: &Options, narrator: &mut Narrator) -> Result<Seen, DemoErro
     }))
 }
 
-/// When the renewals of a fleet arrive that was opened at time zero, drawn from the client's own schedule: how many in each
-/// slot of the last six seconds.
+/// When the renewals of a fleet arrive that was opened at time zero, drawn from the client's own schedule:
+/// how many in each slot of the last six seconds.
 fn arrivals(fleet: usize, timing: &Timing, jitter: bool) -> Vec<usize> {
     let shown = Duration::from_secs(6);
     let mut slots = vec![0; (shown.as_millis() / SLOT.as_millis()) as usize];
@@ -112,8 +114,8 @@ fn most(slots: &[usize]) -> usize {
 }
 
 /// Renews one lease of a second at a third, for a while, and looks what the log had to do.
-fn one_lease(narrator: &mut Narrator, stage: &Stage, quick: bool) -> Result<Value, DemoError> {
-    let mut http = stage.http();
+fn one_lease(narrator: &mut Narrator, testbed: &Testbed, quick: bool) -> Result<Value, DemoError> {
+    let mut http = testbed.http();
     let opened = http.ask("POST", "/v1/sessions", Some(&json!({"holder": "one", "ttl_ms": 1_000})))?;
     let session = opened["session"].as_str().unwrap_or_default().to_owned();
     let entries = http.metric("tenure_entries_applied_total")?;
@@ -121,11 +123,11 @@ fn one_lease(narrator: &mut Narrator, stage: &Stage, quick: bool) -> Result<Valu
     for renewal in 1..=many {
         let due = begun + Duration::from_secs(1) / 3 * renewal;
         thread::sleep(due.saturating_sub(moment()));
-        http.ask("POST", &format!("/v1/sessions/{session}:renew"), None)?;
+        http.ask_as(Some(&session), "POST", "/v1/session:renew", None)?;
     }
     let took = moment().saturating_sub(begun);
     let entries = http.metric("tenure_entries_applied_total")? - entries;
-    http.ask("DELETE", &format!("/v1/sessions/{session}"), None)?;
+    http.ask_as(Some(&session), "DELETE", "/v1/session", None)?;
     let a_minute = f64::from(many) / took.as_secs_f64() * 60.0;
     narrator.say(&format!(
         "{many} renewals in {}: {a_minute:.0} a minute; the log had {entries} entries, ticks among them.",
@@ -135,8 +137,8 @@ fn one_lease(narrator: &mut Narrator, stage: &Stage, quick: bool) -> Result<Valu
 }
 
 /// Opens the fleet, and gives back the ids of its sessions.
-fn open_all(stage: &Stage, fleet: usize) -> Result<Vec<String>, DemoError> {
-    let address = stage.addresses()[0];
+fn open_all(testbed: &Testbed, fleet: usize) -> Result<Vec<String>, DemoError> {
+    let address = testbed.addresses()[0];
     let hosts: Vec<_> = (0..HOSTS)
         .map(|host| {
             let share = fleet / HOSTS + usize::from(host < fleet % HOSTS);
@@ -162,12 +164,12 @@ fn open_share(address: SocketAddr, host: usize, share: usize) -> Result<Vec<Stri
 }
 
 /// Renews one session after the other, each when the one before was answered: how many a second.
-fn alone(stage: &Stage, sessions: &[String], quick: bool) -> Result<f64, DemoError> {
-    let mut http = stage.http();
+fn alone(testbed: &Testbed, sessions: &[String], quick: bool) -> Result<f64, DemoError> {
+    let mut http = testbed.http();
     let length = Duration::from_millis(if quick { 500 } else { 1_500 });
     let (begun, mut many) = (moment(), 0_u32);
     for session in sessions.iter().cycle() {
-        http.ask("POST", &format!("/v1/sessions/{session}:renew"), None)?;
+        http.ask_as(Some(session), "POST", "/v1/session:renew", None)?;
         many += 1;
         if moment().saturating_sub(begun) >= length {
             break;
@@ -184,9 +186,9 @@ struct Together {
 }
 
 /// Renews the whole fleet at once.
-fn together(stage: &Stage, sessions: &[String]) -> Result<Together, DemoError> {
-    let address = stage.addresses()[0];
-    let mut http = stage.http();
+fn together(testbed: &Testbed, sessions: &[String]) -> Result<Together, DemoError> {
+    let address = testbed.addresses()[0];
+    let mut http = testbed.http();
     let before = http.metric("tenure_entries_applied_total")?;
     let begun = moment();
     let hosts: Vec<_> = sessions

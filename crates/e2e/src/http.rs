@@ -111,7 +111,26 @@ impl Http {
     /// One call; what fails says whether it can have been applied.
     pub fn call(&mut self, method: &str, path: &str, body: Option<&Value>) -> Result<Reply, CallFailed> {
         let bytes = body.map(|body| body.to_string().into_bytes());
-        self.raw(&request(self.address, method, path, bytes.as_deref()))
+        self.raw(&request(self.address, None, method, path, bytes.as_deref()))
+    }
+
+    /// One call of the session with this id, which goes into a header: an id is a secret, and belongs into no path.
+    pub fn call_as(
+        &mut self,
+        session: &str,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<Reply, CallFailed> {
+        let bytes = body.map(|body| body.to_string().into_bytes());
+        self.raw(&request(self.address, Some(session), method, path, bytes.as_deref()))
+    }
+
+    /// The same, and it must be answered.
+    #[track_caller]
+    pub fn own(&mut self, session: &str, method: &str, path: &str, body: Option<&Value>) -> Reply {
+        let answer = self.call_as(session, method, path, body);
+        answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
     /// Sends bytes as they are and reads one answer.
@@ -144,18 +163,36 @@ impl Http {
         let bytes = body.map(|body| body.to_string().into_bytes());
         let mut connection = self.connect().expect("the server accepts connections");
         connection
-            .write_all(&request(self.address, method, path, bytes.as_deref()))
+            .write_all(&request(self.address, None, method, path, bytes.as_deref()))
             .expect("a short request fits the buffers");
         connection
+    }
+
+    /// Sends a call of a session and hangs up without reading.
+    pub fn send_as_and_hang_up(&self, session: &str, method: &str, path: &str) {
+        let mut connection = self.connect().expect("the server accepts connections");
+        let bytes = request(self.address, Some(session), method, path, None);
+        connection.write_all(&bytes).expect("a short request fits the buffers");
     }
 
     /// Opens a stream of server-sent events.
     #[track_caller]
     pub fn events(&self, path: &str, last_seen: Option<u64>) -> EventStream {
-        let mut connection = BufReader::new(self.connect().expect("the server accepts connections"));
         let resume = last_seen.map_or(String::new(), |id| format!("Last-Event-ID: {id}\r\n"));
+        self.event_stream(path, &resume)
+    }
+
+    /// Opens the stream of one session's events.
+    #[track_caller]
+    pub fn session_events(&self, session: &str) -> EventStream {
+        self.event_stream("/v1/sessions:events", &format!("Tenure-Session: {session}\r\n"))
+    }
+
+    #[track_caller]
+    fn event_stream(&self, path: &str, header: &str) -> EventStream {
+        let mut connection = BufReader::new(self.connect().expect("the server accepts connections"));
         let head = format!(
-            "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\n{resume}\r\n",
+            "GET {path} HTTP/1.1\r\nHost: {}\r\nAccept: text/event-stream\r\n{header}\r\n",
             self.address
         );
         connection.get_mut().write_all(head.as_bytes()).expect("a short request fits the buffers");
@@ -175,8 +212,17 @@ impl Http {
 }
 
 /// A request as bytes.
-fn request(host: SocketAddr, method: &str, path: &str, body: Option<&[u8]>) -> Vec<u8> {
+fn request(
+    host: SocketAddr,
+    session: Option<&str>,
+    method: &str,
+    path: &str,
+    body: Option<&[u8]>,
+) -> Vec<u8> {
     let mut bytes = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\n").into_bytes();
+    if let Some(session) = session {
+        bytes.extend(format!("Tenure-Session: {session}\r\n").bytes());
+    }
     match body {
         Some(body) => {
             bytes.extend(

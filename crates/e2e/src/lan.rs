@@ -108,9 +108,9 @@ impl Lan {
         self.nft(node, &rules);
     }
 
-    /// Ends what was cut.
+    /// Ends what was cut, if anything was.
     pub fn heal(&self, node: usize) {
-        self.nft(node, "delete table ip cut");
+        self.nft(node, "add table ip cut\ndelete table ip cut");
     }
 
     /// From now on `node` receives nothing from these, which receive from it all the same: a cut in one direction.

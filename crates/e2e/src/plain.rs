@@ -236,12 +236,16 @@ impl PlainCaller {
     pub fn renew(&mut self, session: &str, now: impl Fn() -> u64) -> Option<u64> {
         for _ in 0..ATTEMPTS_MAX {
             let sent = now();
-            match self.http().call("POST", &format!("/v1/sessions/{session}:renew"), None) {
+            // By body: nodes of release 0.1.0 know no header for it.
+            let body = json!({"renewals": [{"session": session}]});
+            match self.http().call("POST", "/v1/sessions:renew", Some(&body)) {
                 Ok(reply) if reply.status == 200 => {
+                    if reply.json()["answers"][0]["error"]["code"] == "unknown_session" {
+                        return None;
+                    }
                     let ttl = self.ttl.as_micros() as u64;
                     return Some(sent + ttl - ttl / 2_000 - 100_000);
                 }
-                Ok(reply) if reply.status == 404 => return None,
                 _ => {}
             }
         }

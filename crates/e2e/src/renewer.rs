@@ -99,15 +99,6 @@ fn beat(
 
 /// One call; the sessions that have ended, or nothing if there was no answer to rely on.
 fn renew(http: &mut Http, sessions: &[String], number: u64) -> Option<Vec<String>> {
-    if let [session] = sessions {
-        let path = format!("/v1/sessions/{session}:renew");
-        let reply = http.call("POST", &path, Some(&json!({ "number": number }))).ok()?;
-        return match reply.status {
-            200 => Some(Vec::new()),
-            404 => Some(vec![session.clone()]),
-            _ => None,
-        };
-    }
     let renewals: Vec<Value> =
         sessions.iter().map(|session| json!({ "session": session, "number": number })).collect();
     let reply = http.call("POST", "/v1/sessions:renew", Some(&json!({ "renewals": renewals }))).ok()?;

@@ -134,7 +134,7 @@ fn a_full_connection_table_stops_neither_expiry_nor_renewals() {
                     let round = Instant::now();
                     for session in &sessions {
                         let mut http = Http::new(address).with_limit(Duration::from_secs(1));
-                        match http.call("POST", &format!("/v1/sessions/{session}:renew"), Some(&json!({}))) {
+                        match http.call_as(session, "POST", "/v1/session:renew", Some(&json!({}))) {
                             Ok(reply) if reply.status == 200 => renewed += 1,
                             Ok(reply) if reply.status == 404 => lost += 1,
                             _ => unanswered += 1,

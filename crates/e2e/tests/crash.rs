@@ -276,7 +276,7 @@ fn data_is_synced_before_it_is_acknowledged() {
             http.put(&format!("/v1/registers/{resource}"), &body).expect(200);
         });
         step("a renewal", &mut |http| {
-            http.post(&format!("/v1/sessions/{session}:renew"), &json!({})).expect(200);
+            http.own(&session, "POST", "/v1/session:renew", None).expect(200);
         });
         step("a release", &mut |http| {
             http.post(&format!("/v1/leases/{resource}:release"), &json!({"session": session})).expect(200);

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure_e2e::{Acquired, Cluster, Dice, GivenBack, Http, PlainCaller, alone, alongside, scale, until};
+use tenure_e2e::{
+    Acquired, By, Cluster, Dice, GivenBack, Http, Lan, PlainCaller, Side, alone, alongside, scale, until,
+};
 
 const RESOURCES: [&str; 3] = ["audit/a", "audit/b", "audit/c"];
 const CALLERS: u64 = 6;
@@ -20,8 +22,11 @@ struct Relied(Mutex<BTreeMap<&'static str, (u64, u64)>>);
 struct Run {
     began: Instant,
     relied: Relied,
+    /// Acquires with a number or a nonce, which can be repeated; only these count towards what is wanted.
     acquires: AtomicU64,
     granted: AtomicU64,
+    /// Plain ones beside them.
+    plain: AtomicU64,
     wanted: u64,
     over: AtomicBool,
 }
@@ -37,9 +42,10 @@ impl Run {
         let now = || self.now();
         let Some(by) = caller.draw(now) else { return };
         let acquired = caller.acquire(resource, &by).await;
-        self.acquires.fetch_add(1, Ordering::Relaxed);
+        let repeatable = !matches!(by, By::Plain);
+        (if repeatable { &self.acquires } else { &self.plain }).fetch_add(1, Ordering::Relaxed);
         let Acquired::Granted(token, session) = acquired else { return };
-        self.granted.fetch_add(1, Ordering::Relaxed);
+        self.granted.fetch_add(u64::from(repeatable), Ordering::Relaxed);
         let Some(deadline) = caller.renew(&session, now) else {
             // It was silent for longer than its TTL, or the cluster was: nothing may be relied on.
             return;
@@ -65,6 +71,7 @@ fn run_callers(
     cluster: &mut Cluster,
     wanted: u64,
     dice: &mut Dice,
+    what: &str,
     mut disturb: impl FnMut(&mut Cluster, &mut Dice),
 ) {
     let run = Arc::new(Run {
@@ -72,6 +79,7 @@ fn run_callers(
         relied: Relied::default(),
         acquires: AtomicU64::new(0),
         granted: AtomicU64::new(0),
+        plain: AtomicU64::new(0),
         wanted,
         over: AtomicBool::new(false),
     });
@@ -106,29 +114,68 @@ fn run_callers(
         }
     }
     let (acquires, granted) = (run.acquires.load(Ordering::Relaxed), run.granted.load(Ordering::Relaxed));
-    println!("{acquires} acquires, {granted} granted, none taken back");
+    let (plain, seconds) = (run.plain.load(Ordering::Relaxed), run.began.elapsed().as_secs());
+    println!(
+        "{what}: {acquires} acquires with numbers and nonces, {granted} granted, none taken back; {plain} plain ones \
+         beside them; {seconds} s"
+    );
     assert!(granted > wanted / 20, "hardly anything was granted: {granted} of {acquires}");
+}
+
+/// Stops a node for a while, or kills it.
+fn pause_or_kill(cluster: &mut Cluster, dice: &mut Dice) {
+    let node = dice.between(1, 4) as usize;
+    let length = Duration::from_millis(dice.between(100, 1_500));
+    if dice.once_in(4) {
+        cluster.node_mut(node).kill();
+        std::thread::sleep(length);
+        cluster.node_mut(node).restart();
+    } else {
+        cluster.node(node).pause();
+        std::thread::sleep(length);
+        cluster.node(node).resume();
+    }
+}
+
+/// Cuts a node off for a while: from its peers (its clients reach it and wait there), from its clients (what it
+/// answers is lost), or in one direction.
+fn partition(cluster: &Cluster, dice: &mut Dice) {
+    let node = dice.between(1, 4) as usize;
+    let lan = cluster.lan();
+    match dice.between(0, 4) {
+        0 | 1 => lan.cut(node, Side::Peers),
+        2 => lan.cut(node, Side::Clients),
+        _ => lan.deafen(node, &cluster.others(node)),
+    }
+    std::thread::sleep(Duration::from_millis(dice.between(300, 3_000)));
+    lan.heal(node);
+    lan.mend(node);
 }
 
 #[test]
 fn no_acknowledged_lease_is_taken_back() {
     let _turn = alone();
     let mut dice = Dice::for_test("no_acknowledged_lease_is_taken_back");
-    let wanted = if scale().full { 5_000 } else { 300 };
-    let mut cluster = Cluster::start("hang-up", 3);
-    run_callers(&mut cluster, wanted, &mut dice, |_, _| std::thread::sleep(Duration::from_millis(20)));
-    // With nodes that are stopped, and killed, under the callers' hands.
-    run_callers(&mut cluster, wanted, &mut dice, |cluster, dice| {
-        let node = dice.between(1, 4) as usize;
-        let length = Duration::from_millis(dice.between(100, 1_500));
-        if dice.once_in(4) {
-            cluster.node_mut(node).kill();
-            std::thread::sleep(length);
-            cluster.node_mut(node).restart();
-        } else {
-            cluster.node(node).pause();
-            std::thread::sleep(length);
-            cluster.node(node).resume();
+    let wanted = if scale().full { 3_400 } else { 200 };
+    let lan = Lan::if_possible(3);
+    let mut cluster = match lan {
+        Some(lan) => Cluster::start_in("hang-up", lan),
+        None => Cluster::start("hang-up", 3),
+    };
+    run_callers(&mut cluster, wanted, &mut dice, "no faults", |_, _| {
+        std::thread::sleep(Duration::from_millis(20));
+    });
+    run_callers(&mut cluster, wanted, &mut dice, "nodes paused and killed", |cluster, dice| {
+        pause_or_kill(cluster, dice);
+        std::thread::sleep(Duration::from_millis(dice.between(50, 500)));
+    });
+    if Lan::missing("no_acknowledged_lease_is_taken_back, with partitioned nodes") {
+        return;
+    }
+    run_callers(&mut cluster, wanted, &mut dice, "nodes partitioned, paused and killed", |cluster, dice| {
+        match dice.between(0, 3) {
+            0 => pause_or_kill(cluster, dice),
+            _ => partition(cluster, dice),
         }
         std::thread::sleep(Duration::from_millis(dice.between(50, 500)));
     });

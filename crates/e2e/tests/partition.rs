@@ -215,3 +215,52 @@ fn a_leader_without_clients_leads_on() {
     assert!(elsewhere < service_within(), "without service for {elsewhere:?}");
     assert!(healed < service_within(), "not served for {healed:?} after healing");
 }
+
+/// A queued wait whose node is cut off from the leader: the lease may be granted yet, so the answer must be that the
+/// outcome is unknown. It was `no_leader` with the effect `not_applied`; a caller that believed it and went on lost the
+/// lease that it was granted meanwhile.
+#[test]
+fn a_wait_that_loses_its_leader_is_answered_unknown() {
+    if Lan::missing("a_wait_that_loses_its_leader_is_answered_unknown") {
+        return;
+    }
+    let _turn = alone();
+    let cluster = Cluster::start_in("lost-touch", Lan::new(3));
+    let leader = cluster.leader();
+    let follower = cluster.others(leader)[0];
+    let mut http = cluster.node(leader).http();
+    let path = "/v1/leases/cut/one:acquire";
+    let holder = http.post(path, &json!({"holder": "holder", "ttl_ms": 60_000})).expect(200);
+    let open = |http: &mut Http| {
+        http.post("/v1/sessions", &json!({"holder": "patient", "ttl_ms": 60_000})).expect(200)["session"]
+            .clone()
+    };
+    let repeatable = json!({"session": open(&mut http), "number": 1, "wait_ms": 60_000});
+    let bodies = [
+        repeatable.clone(),
+        json!({"session": open(&mut http), "wait_ms": 60_000}),
+        json!({"holder": "passing", "ttl_ms": 60_000, "wait_ms": 60_000}),
+    ];
+    let replies = std::thread::scope(|scope| {
+        // One after the other: the one that can be repeated is the first in the queue. A plain wait before it would be
+        // granted the lease, and nobody could give it back before its TTL is over.
+        let mut waits = Vec::new();
+        for body in &bodies {
+            waits.push(scope.spawn(|| cluster.node(follower).http().post(path, body)));
+            let queued = |http: &mut Http| http.get("/v1/leases/cut/one").expect(200)["waiting"] == waits.len();
+            until("it is queued", Duration::from_secs(10), || queued(&mut http));
+        }
+        cluster.lan().cut(follower, Side::Peers);
+        waits.into_iter().map(|wait| wait.join().expect("no panic")).collect::<Vec<_>>()
+    });
+    for (reply, body) in replies.iter().zip(&bodies) {
+        let error = &reply.json()["error"];
+        assert_eq!((reply.status, &error["code"]), (504, &json!("unknown_outcome")), "{body}: {error}");
+        assert_eq!(error["effect"], "unknown", "{body}");
+    }
+    // Word for word: the one that can be repeated is queued still, and is granted at another node.
+    http.post("/v1/leases/cut/one:release", &json!({"session": holder["session"]})).expect(200);
+    let other = cluster.others(leader)[1];
+    assert_eq!(cluster.node(other).http().post(path, &repeatable).expect(200)["holder"], "patient");
+    cluster.lan().heal(follower);
+}

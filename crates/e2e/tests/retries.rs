@@ -90,7 +90,7 @@ fn a_life_with_lost_answers(lost: Lost) {
     let waits = json!({"session": other["session"], "wait_ms": 60_000});
     let successor =
         std::thread::spawn(move || connection.post("/v1/leases/retry/two:acquire", &waits).expect(200));
-    until("the successor stands in line", Duration::from_secs(5), || {
+    until("the successor is queued", Duration::from_secs(5), || {
         let lease = http.get("/v1/leases/retry/two").expect(200);
         lease["waiters"].as_array().is_some_and(|waiters| waiters.len() == 1)
     });
@@ -107,23 +107,21 @@ fn a_life_with_lost_answers(lost: Lost) {
 
     // Transmissions of a renewal have numbers of their own; each is answered with its own.
     for transmission in [1, 2, 2, 1] {
-        let path = format!("/v1/sessions/{session}:renew");
-        let answer = http.post(&path, &json!({"number": transmission})).expect(200);
+        let body = json!({"number": transmission});
+        let answer = http.own(&session, "POST", "/v1/session:renew", Some(&body)).expect(200);
         assert_eq!(answer["number"], transmission);
     }
 
     // Closing twice is closing once; the other session and its lease are untouched.
-    let path = format!("/v1/sessions/{session}");
     match lost {
-        Lost::Unread => drop(http.delete(&path, None)),
-        Lost::HungUp => http.send_and_hang_up("DELETE", &path, None),
+        Lost::Unread => drop(http.own(&session, "DELETE", "/v1/session", None)),
+        Lost::HungUp => http.send_as_and_hang_up(&session, "DELETE", "/v1/session"),
     }
     until("the session has ended", Duration::from_secs(5), || {
-        http.post(&format!("{path}:renew"), &json!({})).code() == "unknown_session"
+        http.own(&session, "POST", "/v1/session:renew", None).code() == "unknown_session"
     });
     assert_eq!(held_now(&mut http, "retry/"), 1);
-    let path = format!("/v1/sessions/{}", other["session"].as_str().expect("an id"));
-    http.delete(&path, None).expect(200);
+    http.own(other["session"].as_str().expect("an id"), "DELETE", "/v1/session", None).expect(200);
     assert_eq!(held_now(&mut http, "retry/"), 0);
 }
 

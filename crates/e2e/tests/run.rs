@@ -109,7 +109,7 @@ fn wait_for(path: &Path) {
 
 fn wait_for_waiter(node: &Node, resource: &str) {
     let mut http = node.http();
-    until("a successor stands in line", PATIENCE, || {
+    until("a successor is queued", PATIENCE, || {
         let shown = http.get(&format!("/v1/leases/{resource}"));
         shown.status == 200 && shown.json()["waiters"].as_array().is_some_and(|waiters| !waiters.is_empty())
     });

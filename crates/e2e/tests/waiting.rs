@@ -49,7 +49,7 @@ fn a_release_grants_the_first_in_the_queue_in_the_same_revision() {
                 let _ = tell.send((number, Instant::now(), reply));
             });
             // One after the other, so that the order in the queue is known.
-            until("the next one stands in line", Duration::from_secs(10), || {
+            until("the next one is queued", Duration::from_secs(10), || {
                 waiters(&http.get("/v1/leases/line/one").expect(200)) == number + 1
             });
         }
@@ -121,7 +121,7 @@ fn a_wait_through_a_follower_is_a_wait() {
         let next = scope.spawn(move || {
             patient.post(path, &json!({"holder": "next", "ttl_ms": 60_000, "wait_ms": 60_000})).expect(200)
         });
-        until("it stands in line", Duration::from_secs(10), || {
+        until("it is queued", Duration::from_secs(10), || {
             waiters(&http.get("/v1/leases/line/three").expect(200)) == 1
         });
         http.post("/v1/leases/line/three:release", &json!({"session": first["session"]})).expect(200);
@@ -152,7 +152,7 @@ fn who_gave_up_is_not_queued() {
         Some(&json!({"holder": "hasty", "ttl_ms": 1_000, "wait_ms": 60_000})),
     );
     // Its implicit session is kept alive only while the request is open, so at the latest its TTL ends it.
-    until("nobody stands in line", Duration::from_secs(5), || {
+    until("nobody is queued", Duration::from_secs(5), || {
         waiters(&http.get("/v1/leases/line/two").expect(200)) == 0
     });
 }
@@ -170,7 +170,7 @@ fn who_is_interrupted_leaves_the_queue_at_once() {
             .args(["acquire", "line/cli", "--wait", "--ttl", "1h"])
             .env("TENURE_ENDPOINTS", node.endpoint());
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it can be started");
-        until("it stands in line", Duration::from_secs(10), || {
+        until("it is queued", Duration::from_secs(10), || {
             waiters(&http.get("/v1/leases/line/cli").expect(200)) == 1
         });
         kill_process(Pid::from_child(&child), signal).expect("a child can be signalled");
@@ -178,7 +178,31 @@ fn who_is_interrupted_leaves_the_queue_at_once() {
         assert_eq!(waiters(&http.get("/v1/leases/line/cli").expect(200)), 0, "{output:?}");
         assert_eq!(output.status.code(), Some(exit), "{output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("no longer in line for line/cli"), "{said}");
+        assert!(said.contains("no longer queued for line/cli"), "{said}");
         assert!(output.stdout.is_empty(), "nothing was granted: {output:?}");
     }
+}
+
+/// A session that waits in the queue of a cluster is told of its grant, its notice and its end by the node that it
+/// follows, a follower: long before its next renewal would have told it.
+#[test]
+fn a_session_is_told_its_grant_at_any_node() {
+    let _turn = alongside();
+    let cluster = Cluster::start("session-events", 3);
+    let leader = cluster.leader();
+    let mut http = cluster.node(leader).http();
+    let mut follower = cluster.node(leader % 3 + 1).http();
+    let held = http.post("/v1/leases/r:acquire", &json!({"holder": "a", "ttl_ms": 60_000})).expect(200);
+    let opened = follower.post("/v1/sessions", &json!({"holder": "b", "ttl_ms": 60_000})).expect(200);
+    let session = opened["session"].as_str().expect("an id").to_string();
+    let mut events = follower.session_events(&session);
+    assert_eq!(events.next().expect("how things stand").name, "session");
+    let wait = json!({"number": 1, "wait_ms": 60_000, "poll_ms": 1});
+    follower.own(&session, "POST", "/v1/leases/r:acquire", Some(&wait)).expect(202);
+    http.post("/v1/leases/r:release", &json!({"session": held["session"]})).expect(200);
+    let granted = events.next().expect("the grant");
+    assert_eq!((granted.name.as_str(), &granted.data["resource"]), ("granted", &json!("r")));
+    http.own(&session, "DELETE", "/v1/session", None).expect(200);
+    let ended: Vec<String> = events.by_ref().map(|event| event.name).collect();
+    assert_eq!(ended, ["ended", "closed"], "and the stream ends with the session");
 }

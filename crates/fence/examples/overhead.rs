@@ -2,9 +2,10 @@
 //!
 //! `cargo run --release -p tenure-fence --features postgres,sqlite,redis --example overhead`
 //!
-//! Both kinds take turns, one transaction each, so that a slow moment of the machine or its disk hits both alike; which
-//! goes first changes every time; the median of each counts. Both have a connection of their own to the same server, the
-//! same durability (every commit is synced before it is answered) and the same statement on a row of their own.
+//! Both kinds take turns, one transaction each, so that a slow moment of the machine or its disk hits both
+//! alike; which goes first changes every time; the median of each counts. Both have a connection of their own
+//! to the same server, the same durability (every commit is synced before it is answered) and the same
+//! statement on a row of their own.
 
 #[allow(unused)]
 #[path = "../tests/support/mod.rs"]

@@ -6,8 +6,8 @@ use std::time::Duration;
 use tenure_core::{HolderName, Moment, Permit, Scope, Token};
 
 /// The right to write under a token. A closed set: a [`Permit`] (the holder itself, with time left), a
-/// [`VerifiedSequencer`](crate::VerifiedSequencer) (somebody else, with a signature), or [`Unchecked`]
-/// (the caller takes the blame). A reader's permit is not in the set, so sharers cannot write; nor is a number.
+/// [`VerifiedSequencer`](crate::VerifiedSequencer) (somebody else, with a signature), or [`Unchecked`] (the
+/// caller takes the blame). A reader's permit is not in the set, so sharers cannot write; nor is a number.
 ///
 /// ```
 /// fn write(_: impl tenure_fence::Authority) {}

@@ -105,7 +105,8 @@ impl MySql {
         budget: Option<Duration>,
     ) -> Result<Guarded<'c, A>, FenceError> {
         let (scope, token) = (authority.scope(), authority.token());
-        // Read without a lock first: taking the share lock and then raising the mark would deadlock two workers.
+        // Read without a lock first: taking the share lock and then raising the mark would deadlock two
+        // workers.
         let hint = read_mark(conn, scope).await?.map(|mark| mark.token);
         if judge(scope, token, hint)? == Standing::Raises {
             raise(conn, scope, token, None, budget).await?;
@@ -148,7 +149,8 @@ impl MySql {
         }
         bound(conn, budget).await?;
         let mut transaction = conn.start_transaction(TxOpts::new()).await.map_err(not_applied)?;
-        // The update comes first, and always changes something: the server counts changed rows, not found ones.
+        // The update comes first, and always changes something: the server counts changed rows, not found
+        // ones.
         transaction
             .exec_drop(
                 "UPDATE tenure_fence SET seq = seq + 1 WHERE scope = ? AND token = ?",
@@ -422,7 +424,8 @@ async fn raise_once(
 
 /// Hands what is left of the lease to the server's own timers: waits for locks and statements end with it,
 /// and MariaDB ends a transaction whose client has frozen instead of letting it block the successor. They
-/// stay set until the connection is reset, as pools do when it is returned, or used for the next guarded call.
+/// stay set until the connection is reset, as pools do when it is returned, or used for the next guarded
+/// call.
 async fn bound(conn: &mut Conn, budget: Option<Duration>) -> Result<(), FenceError> {
     let Some(budget) = budget else { return Ok(()) };
     let millis = budget::millis(budget);

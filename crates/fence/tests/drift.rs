@@ -1,5 +1,6 @@
-//! What becomes of a guarded database later: tables are dropped, swapped and given away, partitions are added, roles gain
-//! rights. What is no longer guarded must be reported, and the owner of a table must be able to go on working.
+//! What becomes of a guarded database later: tables are dropped, swapped and given away, partitions are
+//! added, roles gain rights. What is no longer guarded must be reported, and the owner of a table must be
+//! able to go on working.
 
 #[allow(unused)]
 mod support;
@@ -117,7 +118,8 @@ async fn code(client: &Client, sql: &str) -> Result<(), String> {
     done.map_err(|error| error.code().map_or_else(|| error.to_string(), |code| code.code().to_owned()))
 }
 
-/// A superuser installed the guard; the owner of the tables had no right to the trigger function that a new partition clones.
+/// A superuser installed the guard; the owner of the tables had no right to the trigger function that a new
+/// partition clones.
 #[tokio::test]
 async fn the_owner_can_still_add_partitions_and_they_are_guarded() {
     let Some(ledger) = Ledger::guarded("partitions").await else { return };
@@ -292,7 +294,8 @@ async fn a_forged_repair_lowers_nothing() {
     assert_eq!(code(&client, forged).await, Err("TN003".into()));
 }
 
-/// A transaction inside keeps them waiting. When they give up, so does the server: nobody is left in a queue for the lock.
+/// A transaction inside keeps them waiting. When they give up, so does the server: nobody is left in a queue
+/// for the lock.
 #[tokio::test]
 async fn what_gives_up_leaves_nobody_waiting() {
     let Some(ledger) = Ledger::guarded("patience").await else { return };
@@ -323,7 +326,8 @@ async fn what_gives_up_leaves_nobody_waiting() {
     assert!(matches!(refused, FenceError::Unavailable { .. }), "{refused:?}");
     nobody_waits().await;
 
-    // The timers are the transaction's: what follows on the same connection is not bounded by them, and works.
+    // The timers are the transaction's: what follows on the same connection is not bounded by them, and
+    // works.
     let left: String = client.query_one("SHOW statement_timeout", &[]).await.expect("ask").get(0);
     assert_eq!(left, "0");
     inside.batch_execute("COMMIT").await.expect("commit");

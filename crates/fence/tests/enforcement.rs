@@ -176,7 +176,8 @@ impl Ledger {
     }
 }
 
-/// Runs a path and undoes it, so that the next one finds what it expects. Says what stopped it, if anything did.
+/// Runs a path and undoes it, so that the next one finds what it expects. Says what stopped it, if anything
+/// did.
 async fn attempt(client: &Client, token: Option<u64>, path: &str) -> Result<(), String> {
     client.batch_execute("BEGIN").await.expect("begin");
     let mut sql = String::new();

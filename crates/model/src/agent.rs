@@ -1,7 +1,8 @@
 //! The host agent between a client and the store: it coalesces, it never vouches.
 //!
-//! Client and agent share the host's clock, which runs at the store's rate or as slow as rho allows. Messages of all four kinds are
-//! late or lost; the client's process may stop asking at any time. All times are ages or remainders, so the model has no horizon.
+//! Client and agent share the host's clock, which runs at the store's rate or as slow as rho allows. Messages
+//! of all four kinds are late or lost; the client's process may stop asking at any time. All times are ages
+//! or remainders, so the model has no horizon.
 
 use stateright::{Model, Property};
 
@@ -15,7 +16,8 @@ pub struct Host {
     pub mutation: Mutation,
 }
 
-/// Something under way. Every age counts on the host's clock, from the reading that its sender made before sending.
+/// Something under way. Every age counts on the host's clock, from the reading that its sender made before
+/// sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Message {
     /// The client asks the agent what is left.

@@ -1,7 +1,9 @@
-//! The last line: holders that come after each other, a storage of two rows, and writes that land whenever they like.
+//! The last line: holders that come after each other, a storage of two rows, and writes that land whenever
+//! they like.
 //!
-//! Nothing here asks whether a lease is valid: a holder may have been stopped between its check and its write, and wake up at any
-//! time. What must hold is the fence's alone. The fence is `tenure_core`'s own [`Mark`].
+//! Nothing here asks whether a lease is valid: a holder may have been stopped between its check and its
+//! write, and wake up at any time. What must hold is the fence's alone. The fence is `tenure_core`'s own
+//! [`Mark`].
 
 use std::hash::{Hash, Hasher};
 
@@ -127,7 +129,8 @@ impl Storage {
     }
 
     fn barrier(&self, state: &mut State, holder: u8) {
-        // With a fence for each row there is one for every row that will ever be: a barrier reaches those it knows of.
+        // With a fence for each row there is one for every row that will ever be: a barrier reaches those it
+        // knows of.
         state.holders[holder as usize] = match state.fences[0].0.barrier(token(holder)) {
             Ok(_) => {
                 state.highest = state.highest.max(Some(token(holder)));

@@ -1,11 +1,11 @@
 //! The lease protocol as a finite model, explored exhaustively.
 //!
 //! [`World`] is one resource, two holders and the nodes that take turns as leader, with a real time that none
-//! of them sees. Everything that can go wrong between them is an action that may be taken at any moment: a message is
-//! late, repeated or never delivered; a clock runs slow; a node or a holder stands still; a quorum is lost; a leader is
-//! deposed and does not know it. A [`Stage`] says what may happen there and how often, so that all that can follow is
-//! finite; the checker then looks at every state of it. [`fences::Storage`] and [`agent::Host`] are two smaller
-//! models of what lies outside of that world.
+//! of them sees. Everything that can go wrong between them is an action that may be taken at any moment: a
+//! message is late, repeated or never delivered; a clock runs slow; a node or a holder stands still; a quorum
+//! is lost; a leader is deposed and does not know it. A [`Stage`] says what may happen there and how often,
+//! so that all that can follow is finite; the checker then looks at every state of it. [`fences::Storage`]
+//! and [`agent::Host`] are two smaller models of what lies outside of that world.
 //!
 //! The [`logic`] module is the protocol said again, in a few numbers each, so that states can be compared and
 //! rules taken out on purpose ([`Mutation`]): a checker that finds nothing must first be seen to find
@@ -13,8 +13,9 @@
 //! own proposer, machine and holders alongside, on every transition of the unmutated model, and they must do
 //! the same.
 //!
-//! What this crate never does: prove anything about time bounds larger than its stages, or about disks and consensus. The log
-//! here is what a consensus engine promises; that it keeps its promise is `tenure-sim`'s and the chaos runs' business.
+//! What this crate never does: prove anything about time bounds larger than its stages, or about disks and
+//! consensus. The log here is what a consensus engine promises; that it keeps its promise is `tenure-sim`'s
+//! and the chaos runs' business.
 #![forbid(unsafe_code)]
 
 pub mod agent;

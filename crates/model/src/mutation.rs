@@ -1,5 +1,5 @@
-//! The rules that can be taken out, one at a time. Each is a mistake that somebody has made, or would; the tests assert
-//! that the checker finds a violation for every one of them, and none without.
+//! The rules that can be taken out, one at a time. Each is a mistake that somebody has made, or would; the
+//! tests assert that the checker finds a violation for every one of them, and none without.
 
 /// One rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

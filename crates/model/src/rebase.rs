@@ -1,9 +1,10 @@
 //! Makes states that differ only in *when* they happen one state.
 //!
-//! No rule of the protocol compares a time with anything but another time of the same kind: cluster times with cluster times, one clock's
-//! readings with that clock's. So each kind is moved back to [`BASE`] after every step, and what has passed for good, or lies beyond the
-//! end of everything, is rounded to one value. The model then has no horizon: it is explored until nothing new comes, however long that
-//! takes in the time of the model.
+//! No rule of the protocol compares a time with anything but another time of the same kind: cluster times
+//! with cluster times, one clock's readings with that clock's. So each kind is moved back to [`BASE`] after
+//! every step, and what has passed for good, or lies beyond the end of everything, is rounded to one value.
+//! The model then has no horizon: it is explored until nothing new comes, however long that takes in the time
+//! of the model.
 
 use crate::logic::{Beats, Entry, Holder, ModelProposer, Request, TTL, TTL_LONG, usable};
 use crate::world::State;
@@ -12,10 +13,12 @@ use crate::world::State;
 pub const BASE: Beats = 64;
 /// Beyond this a deadline is one that never comes: of the session with a TTL of an hour.
 const FAR: Beats = 1_000;
-/// A reading of a leader's clock that is older than this might as well be exactly this old: the cap is nearer.
+/// A reading of a leader's clock that is older than this might as well be exactly this old: the cap is
+/// nearer.
 const READING_AGE_MAX: Beats = 12;
 
-/// How far each kind of time has been moved back since the beginning; for comparing with logic that uses absolute time.
+/// How far each kind of time has been moved back since the beginning; for comparing with logic that uses
+/// absolute time.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shift {
     /// Real time, which is the leaders' clocks.
@@ -106,8 +109,8 @@ fn rebase_holder(holder: &mut Holder) {
     lease.filter_map(|lease| lease.notice.as_mut()?.as_mut()).for_each(deadline);
 }
 
-/// The highest number of a transmission by holder 0 that is applied or could be. What else was sent is lost, and its number may be used
-/// again; for a stage without an end.
+/// The highest number of a transmission by holder 0 that is applied or could be. What else was sent is lost,
+/// and its number may be used again; for a stage without an end.
 pub(crate) fn highest_number(state: &State) -> u8 {
     let proposers = state.proposers.iter().flatten();
     let waiting = proposers.flat_map(|proposer| {

@@ -1,5 +1,5 @@
-//! What must never be true in any state of the world, each under the name that it has everywhere; and what must be true in some, or the
-//! exploration has proved nothing.
+//! What must never be true in any state of the world, each under the name that it has everywhere; and what
+//! must be true in some, or the exploration has proved nothing.
 
 use stateright::Property;
 
@@ -12,8 +12,8 @@ use crate::world::{State, World};
 pub(crate) fn properties(world: &World) -> Vec<Property<World>> {
     let mut properties = vec![
         Property::always("permits_never_overlap", |world: &World, state: &State| {
-            // Stronger than two permits at once: nobody may act under a lease that has ended, so whoever is granted the
-            // resource next may act at once.
+            // Stronger than two permits at once: nobody may act under a lease that has ended, so whoever is
+            // granted the resource next may act at once.
             let mut holders = state.holders.iter();
             holders.all(|holder| {
                 let token = holder.may_act(world.mutation);

@@ -1,8 +1,8 @@
-//! Stages: what may happen in a [`World`](crate::World), and how often. Each is small enough to be explored to the end; together they
-//! cover the protocol. A larger number here is more states, never another rule.
+//! Stages: what may happen in a [`World`](crate::World), and how often. Each is small enough to be explored
+//! to the end; together they cover the protocol. A larger number here is more states, never another rule.
 
-/// How things stand when a stage begins. Holder 0 has a TTL of four steps; holder 1's is an hour, so that it is always there to be
-/// granted what holder 0 loses.
+/// How things stand when a stage begins. Holder 0 has a TTL of four steps; holder 1's is an hour, so that it
+/// is always there to be granted what holder 0 loses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// Holder 0 holds the resource and holder 1 waits in the queue.
@@ -74,7 +74,8 @@ pub struct Stage {
     pub drift: Drift,
     /// A deposed leader that does not know it goes on.
     pub deposed_goes_on: bool,
-    /// Holder 0 does everything in time, and whatever goes wrong is the server's fault: it must keep its session.
+    /// Holder 0 does everything in time, and whatever goes wrong is the server's fault: it must keep its
+    /// session.
     pub healthy: bool,
 }
 

@@ -2,8 +2,8 @@
 //! own proposer, machine and holders, too; they must seal the same entries, agree on the same state, give the
 //! same answers and the same permits. A difference is a panic that says where.
 //!
-//! States are distinguished by the model alone, and the checker takes every action in every state: so every transition of the model
-//! is compared with the shipped one, from one of the ways that lead there.
+//! States are distinguished by the model alone, and the checker takes every action in every state: so every
+//! transition of the model is compared with the shipped one, from one of the ways that lead there.
 
 use std::time::Duration;
 

@@ -1,5 +1,6 @@
-//! The world: who can do what next, and what must never be true. It decides no lease rule ([`logic`](crate::logic) does); it is the network,
-//! the clocks, the scheduler and the consensus engine, each as hostile as its promise allows.
+//! The world: who can do what next, and what must never be true. It decides no lease rule
+//! ([`logic`](crate::logic) does); it is the network, the clocks, the scheduler and the consensus engine,
+//! each as hostile as its promise allows.
 
 use std::hash::{Hash, Hasher};
 
@@ -32,7 +33,8 @@ pub struct World {
 /// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A step of real time passes; holder 0's clock may run slow in it. Whoever does nothing in a step stands still.
+    /// A step of real time passes; holder 0's clock may run slow in it. Whoever does nothing in a step stands
+    /// still.
     Tick {
         /// Whether it does.
         slow: bool,
@@ -73,7 +75,8 @@ pub enum Action {
         /// It stays in the network, to come again.
         again: bool,
     },
-    /// Another leader is elected; of what was under way, the oldest `kept` entries are committed, and nobody answers them.
+    /// Another leader is elected; of what was under way, the oldest `kept` entries are committed, and nobody
+    /// answers them.
     Elect {
         /// Who.
         node: Who,
@@ -156,7 +159,8 @@ pub struct Seen {
 }
 
 impl State {
-    /// What tells one state from another. The twin does not: it is where the model is, or the exploration has failed already.
+    /// What tells one state from another. The twin does not: it is where the model is, or the exploration has
+    /// failed already.
     fn key(&self) -> impl Hash + PartialEq + '_ {
         (
             (self.slow, self.now, &self.proposers, &self.kept, self.leader, &self.machine, &self.holders),
@@ -274,7 +278,8 @@ impl World {
         }
     }
 
-    /// Whether a step of time may pass: always, except that a server without a fault serves a healthy holder within the step.
+    /// Whether a step of time may pass: always, except that a server without a fault serves a healthy holder
+    /// within the step.
     fn time_may_pass(&self, state: &State) -> bool {
         let proposer = state.proposers[state.leader as usize].as_ref();
         let idle = proposer
@@ -378,7 +383,8 @@ impl World {
         if let Some(twin) = &state.twin {
             state.holders.iter().for_each(|holder| twin.compare_holder(holder));
         }
-        // A healthy holder sends in every step, and again if the last one got no answer: only the newest is looked at.
+        // A healthy holder sends in every step, and again if the last one got no answer: only the newest is
+        // looked at.
         if self.stage.healthy {
             state.unserved = (state.unserved + 1).min(LONG_STALL + 1);
             state.requests.clear();

@@ -1,5 +1,5 @@
-//! Every state of every stage: nothing that must never happen, and everything that must be possible. The second half
-//! drives the shipped logic through the same states.
+//! Every state of every stage: nothing that must never happen, and everything that must be possible. The
+//! second half drives the shipped logic through the same states.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Each rule, taken out, is missed: the checker finds what then goes wrong. What it finds is printed with `--nocapture`.
+//! Each rule, taken out, is missed: the checker finds what then goes wrong. What it finds is printed with
+//! `--nocapture`.
 
 mod common;
 

@@ -1,10 +1,10 @@
-//! A timer that is not set anew for every message.
+//! A timer that is not reset for every message.
 
 use std::pin::Pin;
 use tokio::time::{Instant, Sleep};
 
-/// Setting a timer earlier than all others has the runtime wake itself up. Where most timers are overtaken by events, this
-/// one stays as it was set: it may ring too early, which only has its owner look again.
+/// Setting a timer earlier than all others has the runtime wake itself up. Where most timers are overtaken by
+/// events, this one stays as it was set: it may ring too early, which only has its owner look again.
 #[derive(Default)]
 pub struct Alarm(Option<Pin<Box<Sleep>>>);
 

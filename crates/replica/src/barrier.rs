@@ -1,8 +1,8 @@
-//! Reads that must see everything acknowledged before them.
+//! Linearizable reads: they see everything that was acknowledged before them.
 //!
-//! One confirmation is under way at a time, for everyone who was waiting when it began; whoever comes
-//! later waits for the next one, because only a confirmation that *begins* after the question proves
-//! anything about it. Confirmed by a quorum, never by a clock.
+//! One confirmation is in flight at a time, for all readers that were waiting when it began. Later readers
+//! wait for the next one, because only a confirmation that *begins* after a read request proves anything
+//! about it. It is confirmed by a quorum, never by a clock.
 
 use crate::engine::{Engine, Types};
 use crate::error::BarrierError;

@@ -1,6 +1,7 @@
-//! What a replica is told at its start. Values only; nothing is read from the environment here.
+//! The configuration of a replica. Values only; nothing is read from the environment here.
 
 use crate::NodeId;
+use crate::low_latency::LowLatencyOptions;
 use crate::peer::{Agreed, Versions};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -28,6 +29,8 @@ pub struct Config {
     pub snapshot: SnapshotOptions,
     /// Where blocking work runs.
     pub execution: Execution,
+    /// How a single sequential client is served.
+    pub low_latency: LowLatencyOptions,
     /// Which format versions are known: what this build reads and writes, unless an upgrade is rehearsed.
     pub versions: Versions,
     /// Which format version the cluster has agreed on; set by the state machine.
@@ -50,6 +53,7 @@ impl Config {
             log: LogOptions::default(),
             snapshot: SnapshotOptions::default(),
             execution: Execution::default(),
+            low_latency: LowLatencyOptions::default(),
             versions: Versions::default(),
             agreed: Agreed::default(),
             entropy: Entropy::default(),
@@ -175,8 +179,8 @@ impl fmt::Debug for Entropy {
     }
 }
 
-/// A source of monotonic readings, to show how long things took. Nothing is decided by it but which thread waits
-/// for a follower's disk. The default stands still, so that only who brings a clock sees durations.
+/// A source of monotonic readings, to show how long things took. Nothing is decided by it but which thread
+/// waits for the disk. The default stands still, so that only who brings a clock sees durations.
 #[derive(Clone)]
 pub struct Stopwatch(Arc<dyn Fn() -> Duration + Send + Sync>);
 

@@ -1,8 +1,8 @@
-//! The data directory as a whole: whose it is, and that nobody else is using it.
+//! The data directory: which node it belongs to, and that no other process uses it.
 //!
-//! Its identity is 128 random bits, drawn once and durable before this node says anything to a peer.
-//! A node that comes back under its old number with another identity has forgotten what it promised,
-//! and is refused by those who remember.
+//! Its identity is 128 random bits, drawn once and durable before this node sends anything to a peer. A node
+//! that returns under its old number with another identity has lost what it promised, and peers that know the
+//! old identity refuse it.
 
 use crate::config::Entropy;
 use crate::disk::Disk;

@@ -1,4 +1,4 @@
-//! What can go wrong, one small enum per operation, each saying what the caller may assume.
+//! Errors, one small enum per operation. Each says what the caller may assume.
 
 use crate::NodeId;
 use std::io;

@@ -21,7 +21,6 @@ mod membership;
 mod peer;
 mod replica;
 mod snapshot;
-mod spin_wait;
 mod status;
 mod wal;
 
@@ -31,11 +30,10 @@ pub use disk::{Disk, DiskFile, RealDisk, SimDisk, Wreck};
 pub use engine::seed_elections;
 pub use error::{BarrierError, FatalError, ForwardError, MembershipError, ProposeError, StartError};
 pub use leadership::{LeaderTerm, Leadership};
-pub use low_latency::Callers;
+pub use low_latency::{CallerDetector, LowLatencyOptions, LowLatencyStatus, spin_wait};
 pub use machine::StateMachine;
 pub use peer::{Agreed, ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork, Versions};
 pub use replica::{Newcomer, Proposal, Replica};
-pub use spin_wait::{SPIN_MAX, Streak, spin_wait};
 pub use status::{Histogram, LogStatus, PeerStatus, Role, Status, SyncStatus};
 
 /// Ways in for the fuzz targets; no promise is made about them.

@@ -1,9 +1,9 @@
-//! Changes of the membership: one at a time, each to its end, and what a new leader puts right.
+//! Membership changes: one at a time, and what a new leader completes.
 //!
 //! The engine changes voters in two steps: first a joint membership, in which the old and the new voters must
-//! agree, then the new one alone. Whoever asked for the change takes the second step, so a leader that is
-//! lost in between leaves the joint membership behind, and the cluster would go on needing voters that it was
-//! told to do without. The next leader takes that step here. A single node that was given a port for peers
+//! agree, then the new one alone. The node that started the change takes the second step. A leader that is
+//! lost in between leaves the joint membership behind, and the cluster would keep needing voters that were to
+//! be removed. The next leader takes the second step here. A single node that was given a port for peers
 //! enters its address here, too.
 
 use crate::engine::{Engine, Member, Types};
@@ -150,6 +150,27 @@ fn due(
     })
 }
 
+/// What to say if this node listens elsewhere than the others look for it. It may be another name of the same
+/// place, so it is no reason to refuse the start.
+pub(crate) fn moved(membership: &Membership<NodeId, Member>, node: NodeId, listens: &str) -> Option<String> {
+    let known = &membership.get_node(&node)?.address;
+    (listens != known && !listens.is_empty() && !known.is_empty()).then(|| {
+        format!(
+            "node {node} listens for peers at {listens}, and the other nodes reach it at {known}, as the membership says. If \
+             that is another name of the same place, nothing is to be done. If it has moved, {}",
+            replace_it(node)
+        )
+    })
+}
+
+/// What to do about a member of a larger cluster that has moved.
+pub(crate) fn replace_it(node: NodeId) -> String {
+    format!(
+        "replace it: start a new node under a new number on an empty data directory, `tenure cluster add` that, then \
+         `tenure cluster remove {node}`"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +194,18 @@ mod tests {
         assert!(due(&membership(&[&[1]], "a:1"), 1, "").is_none(), "nothing is taken out");
         assert!(due(&membership(&[&[1, 2, 3]], "b:1"), 1, "a:1").is_none(), "others know it elsewhere");
         assert!(due(&membership(&[&[2]], ""), 1, "a:1").is_none(), "it does not vote");
+    }
+
+    #[test]
+    fn a_member_that_listens_elsewhere_is_told_how_to_move() {
+        let members = membership(&[&[1, 2, 3]], "a:1");
+        let warning = moved(&members, 1, "b:1").expect("the others look for it at a:1");
+        for part in ["node 1", "at b:1", "at a:1", "tenure cluster add", "tenure cluster remove 1"] {
+            assert!(warning.contains(part), "{part} is missing: {warning}");
+        }
+        assert_eq!(moved(&members, 1, "a:1"), None, "it is where it is looked for");
+        assert_eq!(moved(&members, 1, ""), None, "it was started without peers");
+        assert_eq!(moved(&members, 4, "b:1"), None, "it is no member yet");
     }
 
     #[test]

@@ -11,8 +11,8 @@ use crate::error::{
     BarrierError, FatalError, ForwardError, MembershipError, ProposeError, REJOIN, StartError,
 };
 use crate::leadership::{self, LeaderTerm, Leadership};
-use crate::low_latency::{Callers, LowLatencyMode};
-use crate::membership::{Changes, is_sole_voter};
+use crate::low_latency::{CallerDetector, LowLatency};
+use crate::membership::{Changes, is_sole_voter, moved, replace_it};
 use crate::peer::{self, ForwardHandler, Host, Links, Listener, Memory, Network, Spoken};
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Done, Job, LogId, Meter, Queue, Writer};
@@ -50,7 +50,7 @@ struct Parts {
     snapshots: SnapshotStore,
     queue: Queue,
     meter: Meter,
-    low_latency: LowLatencyMode,
+    low_latency: LowLatency,
     barrier: Barrier,
     leadership: watch::Receiver<Leadership>,
     failure: watch::Receiver<Option<String>>,
@@ -159,10 +159,10 @@ impl<M: StateMachine> Replica<M> {
         Ok(Proposal { answer })
     }
 
-    /// Says what is known of those who call. For one at a time, who waits for the answer, entries are made to be answered as
-    /// soon as possible, and not to be many.
-    pub fn set_callers(&self, callers: Callers) {
-        self.parts.low_latency.set(callers);
+    /// Detects from what it is told whether a single client is served, and has the replica act on it. For the
+    /// one task that proposes entries.
+    pub fn caller_detector(&self) -> CallerDetector {
+        CallerDetector::new(self.parts.low_latency.clone())
     }
 
     /// Waits until this node's machine shows everything that was acknowledged anywhere before this
@@ -177,7 +177,8 @@ impl<M: StateMachine> Replica<M> {
         let failure = self.parts.failure.borrow().clone();
         let metrics = self.parts.engine.metrics().borrow_watched().clone();
         let parts = &self.parts;
-        status::assemble(identity, &parts.spoken, &metrics, &parts.removed, parts.meter.status(), failure)
+        let (log, low_latency) = (parts.meter.status(), parts.low_latency.status());
+        status::assemble(identity, &parts.spoken, &metrics, &parts.removed, log, low_latency, failure)
     }
 
     /// Resolves when the replica has failed for good; never on a graceful shutdown.
@@ -249,8 +250,9 @@ impl<M: StateMachine> Replica<M> {
         let nodes: Vec<NodeId> = added.keys().copied().collect();
         let added =
             self.parts.changes.make(ChangeMembers::AddNodes(added)).await.map_err(membership_error)?;
-        // The engine's own way to wait is content with a lag that would call for no snapshot, which here is any lag at all: a
-        // node that cannot take a single entry would be made a voter, and the next loss of a node would stop the cluster.
+        // The engine's own way to wait is content with a lag that would call for no snapshot, which here is
+        // any lag at all: a node that cannot take a single entry would be made a voter, and the next loss of
+        // a node would stop the cluster.
         let asked_at = added.log_id().index();
         let have_it = |metrics: &RaftMetrics<Types>| {
             let replication = metrics.replication.as_ref();
@@ -293,7 +295,8 @@ impl<M: StateMachine> Replica<M> {
     }
 
     /// Asks who listens at `address`: the identity of the data directory of `node`, which need not be a
-    /// member yet. It is refused if that node has a part in another cluster, or was a voter and has been wiped.
+    /// member yet. It is refused if that node has a part in another cluster, or was a voter and has been
+    /// wiped.
     pub async fn identity_of(&self, node: NodeId, address: &str) -> Result<String, MembershipError> {
         let ours = (self.parts.directory.identity(), self.parts.config.versions);
         let (answer_of_peer, versions) =
@@ -304,6 +307,11 @@ impl<M: StateMachine> Replica<M> {
                 })?;
         match answer_of_peer.refusal {
             Some(refusal) => Err(MembershipError::Refused(refusal)),
+            // Only who is told to a member says who it is.
+            None if answer_of_peer.identity.identity == 0 => Err(MembershipError::Refused(format!(
+                "node {node} at {address} belongs to a cluster that does not know this node: start it with an empty data \
+                 directory to have it join this one"
+            ))),
             None => {
                 self.parts.spoken.receive(node, versions);
                 Ok(format!("{:032x}", answer_of_peer.identity.identity))
@@ -364,8 +372,8 @@ impl<M: StateMachine> Replica<M> {
     }
 }
 
-/// Starts everything that does not depend on the machine's types. Boxed, so that it is compiled here and not again
-/// in every crate that starts a replica: it holds the whole engine.
+/// Starts everything that does not depend on the machine's types. Boxed, so that it is compiled here and not
+/// again in every crate that starts a replica: it holds the whole engine.
 fn assemble(
     config: Config,
     disk: Arc<dyn Disk>,
@@ -397,10 +405,11 @@ fn assemble(
         }
         let settings = Arc::new(settings(&config)?);
         let io = |error| StartError::Io("cannot start the log".into(), error);
-        let (queue, closed) = Queue::start(writer, disk, config.execution, lock).map_err(io)?;
+        let low_latency = LowLatency::new(config.low_latency, config.execution);
+        let (queue, closed) =
+            Queue::start(writer, disk, config.execution, low_latency.clone(), lock).map_err(io)?;
 
         let spoken = Arc::new(Spoken::new(config.versions, config.agreed.clone()));
-        let low_latency = LowLatencyMode::default();
         let memory = Memory::new(spoken.clone(), log.clone(), store.clone(), failed.clone());
         let links = Links::new(
             network.clone(),
@@ -420,7 +429,8 @@ fn assemble(
             removed.clone(),
             applied,
             failed.clone(),
-        );
+        )
+        .in_mode(&low_latency);
         let snapshots = store.clone();
         let log_store = LogStore::new(log, queue.clone(), config.execution, config.node, low_latency.clone());
         let engine =
@@ -438,7 +448,9 @@ fn assemble(
                 let (engine, directory) = (engine.clone(), directory.clone());
                 let (handler, removed, links) = (handler.clone(), removed.clone(), links.clone());
                 let execution = config.execution;
-                let host = Host { engine, directory, links, memory, removed, store, execution, handler };
+                let named = config.peers.keys().copied().collect();
+                let host =
+                    Host { engine, directory, links, memory, removed, store, execution, handler, named };
                 tasks.push(peer::listen(Arc::new(host), listener));
             }
         }
@@ -525,8 +537,12 @@ async fn listen_as_a_member(
     config.peers = BTreeMap::from([(node, address.clone())]);
     let listener = network.listen(address).await.map_err(|error| {
         let what = format!(
-            "this data directory is that of node {node} of a cluster, and it cannot listen for its peers at {address}; if \
-             it has moved, start it with --node {node} --peers {node}=HOST:PORT"
+            "this data directory is that of node {node} of a cluster, and it cannot listen for its peers at {address}; {}",
+            if is_sole_voter(membership, node) {
+                format!("if it has moved, start it with --node {node} --peers {node}=HOST:PORT")
+            } else {
+                format!("if it has moved, {}", replace_it(node))
+            }
         );
         StartError::Io(what, error)
     })?;
@@ -548,6 +564,10 @@ async fn on_this_machine(address: &str) -> bool {
 fn check_peers(config: &Config, membership: &Membership<NodeId, Member>) -> Result<(), StartError> {
     let node = config.node;
     if !is_sole_voter(membership, node) {
+        let listens = config.peers.get(&node).map_or("", String::as_str);
+        if let Some(warning) = moved(membership, node, listens) {
+            tracing::warn!("{warning}");
+        }
         return Ok(());
     }
     let strangers = || config.peers.iter().filter(|(peer, _)| membership.get_node(peer).is_none());
@@ -650,8 +670,8 @@ fn refused(fatal: Fatal<Types>) -> StartError {
 /// Tells why the engine ended, if it did not end in good order.
 fn watch_for_failure(engine: &Engine, failed: watch::Sender<Option<String>>) {
     let metrics = engine.metrics();
-    // These change only with roles and members. The whole of the metrics, where the reason stands in the end, changes at
-    // every turn of the engine, several times for each entry.
+    // These change only with roles and members. The whole of the metrics, where the reason stands in the end,
+    // changes at every turn of the engine, several times for each entry.
     let mut roles = engine.server_metrics();
     tokio::spawn(async move {
         while roles.changed().await.is_ok() {}

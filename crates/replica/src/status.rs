@@ -1,8 +1,9 @@
-//! What a replica shows of itself: numbers for people and metrics, never for decisions.
+//! The status of a replica: numbers for people and metrics, never for decisions.
 
 use crate::NodeId;
 use crate::data_dir::Identity;
 use crate::engine::{Removed, Types};
+use crate::low_latency::LowLatencyStatus;
 use crate::membership::is_joint;
 use crate::peer::Spoken;
 use openraft::{Instant, RaftMetrics, ServerState};
@@ -52,6 +53,8 @@ pub struct Status {
     pub peers: Vec<PeerStatus>,
     /// The log on disk.
     pub log: LogStatus,
+    /// How often low-latency mode changed what was done.
+    pub low_latency: LowLatencyStatus,
     /// Why the replica has failed, if it has.
     pub failure: Option<String>,
 }
@@ -137,6 +140,7 @@ pub(crate) fn assemble(
     metrics: &RaftMetrics<Types>,
     removed: &Removed,
     log: LogStatus,
+    low_latency: LowLatencyStatus,
     failure: Option<String>,
 ) -> Status {
     let membership = metrics.membership_config.membership();
@@ -185,6 +189,7 @@ pub(crate) fn assemble(
         quorum_acknowledged_ago: metrics.last_quorum_acked.as_ref().map(|instant| instant.elapsed()),
         voters,
         log,
+        low_latency,
         failure,
     }
 }

@@ -3,135 +3,17 @@
 mod common;
 
 use bytes::Bytes;
-use common::wires::{Switch, Wire, address};
+use common::cluster::{Clients, Cluster, LONG};
+use common::wires::{Wire, address};
 use common::{Ledger, entries, propose};
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tenure_replica::{
-    BarrierError, Callers, Config, ForwardError, ForwardHandler, LeaderTerm, MembershipError, NodeId,
-    ProposeError, Replica, Role, SimDisk, TcpNetwork, Versions,
+    BarrierError, Config, ForwardError, ForwardHandler, MembershipError, NodeId, ProposeError, Replica, Role,
+    SimDisk, TcpNetwork, Versions,
 };
-
-/// Far more than anything here takes; a test that runs into it has failed.
-const LONG: Duration = Duration::from_secs(20);
-
-struct Cluster {
-    switch: Switch,
-    peers: BTreeMap<NodeId, String>,
-    disks: BTreeMap<NodeId, SimDisk>,
-    nodes: BTreeMap<NodeId, Replica<Ledger>>,
-    tune: fn(&mut Config),
-    /// What the nodes are told of their callers.
-    callers: Callers,
-}
-
-impl Cluster {
-    fn new(size: u64, tune: fn(&mut Config)) -> Self {
-        let peers = (1..=size).map(|node| (node, address(node))).collect();
-        let (switch, disks, nodes) = (Switch::default(), BTreeMap::new(), BTreeMap::new());
-        Self { switch, peers, disks, nodes, tune, callers: Callers::Several }
-    }
-
-    /// A cluster whose nodes are started in their order.
-    async fn formed(size: u64) -> Self {
-        let mut cluster = Self::new(size, |_| ());
-        for node in 1..=size {
-            cluster.start(node).await;
-        }
-        cluster
-    }
-
-    async fn start(&mut self, node: NodeId) {
-        let disk = self.disks.entry(node).or_default().clone();
-        let mut config = Config::member(node, self.peers.clone());
-        (self.tune)(&mut config);
-        let network = self.switch.port(node);
-        let replica = Replica::start(config, Arc::new(disk), network, Ledger::default()).await;
-        self.nodes.insert(node, replica.expect("the node starts"));
-    }
-
-    /// The power goes: what was not synced may be lost, and nobody is told anything.
-    async fn kill(&mut self, node: NodeId, seed: u64) {
-        self.switch.isolate(node, Wire::Cut);
-        self.disks[&node].crash(seed);
-        self.nodes.remove(&node).expect("it is running").shutdown().await;
-        self.switch.isolate(node, Wire::Whole);
-    }
-
-    /// Waits until one of the nodes that are not in `except` leads.
-    async fn leader_except(&self, except: &[NodeId]) -> (NodeId, LeaderTerm) {
-        let leads = async {
-            loop {
-                for (node, replica) in self.nodes.iter().filter(|(node, _)| !except.contains(node)) {
-                    if let Some(leader_term) = replica.leadership().borrow().leader_term() {
-                        return (*node, leader_term);
-                    }
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(LONG, leads).await.expect("somebody leads in time")
-    }
-
-    async fn leader(&self) -> (NodeId, LeaderTerm) {
-        self.leader_except(&[]).await
-    }
-
-    /// Proposes through whoever leads until it is acknowledged. An entry whose outcome is unknown may
-    /// be there twice afterwards.
-    async fn write(&self, entry: &[u8], except: &[NodeId]) {
-        let written = async {
-            loop {
-                let (node, leader_term) = self.leader_except(except).await;
-                self.nodes[&node].set_callers(self.callers);
-                if propose(&self.nodes[&node], leader_term, entry).await.is_ok() {
-                    return;
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(LONG, written).await.expect("an entry is acknowledged in time");
-    }
-
-    /// Waits until `condition` holds.
-    async fn until(&self, condition: impl Fn() -> bool) {
-        let holds = async {
-            while !condition() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(LONG, holds).await.expect("it comes true in time");
-    }
-
-    /// Waits until all nodes have applied the same entries, and returns them; one that was proposed again
-    /// because its outcome was unknown, once.
-    async fn agreed(&self) -> Vec<Vec<u8>> {
-        let agreed = async {
-            loop {
-                let applied: Vec<_> = self.nodes.values().map(|node| node.machine().read().last).collect();
-                let mut longest =
-                    self.nodes.values().map(entries).max_by_key(Vec::len).expect("there are nodes");
-                if applied.windows(2).all(|pair| pair[0] == pair[1]) {
-                    for node in self.nodes.values() {
-                        assert_eq!(entries(node), longest, "same entry, other history");
-                    }
-                    longest.dedup();
-                    return longest;
-                }
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        tokio::time::timeout(LONG, agreed).await.expect("the nodes agree in time")
-    }
-
-    async fn stop(self) {
-        for node in self.nodes.into_values() {
-            node.shutdown().await;
-        }
-    }
-}
 
 fn number(number: u64) -> Vec<u8> {
     number.to_le_bytes().to_vec()
@@ -186,19 +68,19 @@ async fn five_nodes_outlive_two() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_leaders_lose_nothing_that_was_acknowledged() {
-    killed_leaders_lose_nothing(Callers::Several).await;
+    killed_leaders_lose_nothing(Clients::Several).await;
 }
 
 /// Where a single caller is served, entries are written and sent in another way.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_leaders_lose_nothing_in_low_latency_mode() {
-    killed_leaders_lose_nothing(Callers::OneBackToBack).await;
-    killed_leaders_lose_nothing(Callers::OneAfterAPause).await;
+    killed_leaders_lose_nothing(Clients::OneBackToBack).await;
+    killed_leaders_lose_nothing(Clients::OneAfterAPause).await;
 }
 
-async fn killed_leaders_lose_nothing(callers: Callers) {
+async fn killed_leaders_lose_nothing(clients: Clients) {
     let mut cluster = Cluster::formed(3).await;
-    cluster.callers = callers;
+    cluster.clients = clients;
     let mut acknowledged = Vec::new();
     let mut last_term = 0;
     for round in 0..6 {
@@ -224,13 +106,13 @@ async fn killed_leaders_lose_nothing(callers: Callers) {
     cluster.stop().await;
 }
 
-/// In low-latency mode an entry goes to one follower first. Whichever that is: it may fall silent, and the other is sent to all
-/// the same; and what waited for company when the caller went away arrives, too.
+/// In low-latency mode an entry goes to one follower first. Whichever that is: it may fall silent, and the
+/// other is sent to all the same; and what waited for company when the caller went away arrives, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_falls_silent_is_not_waited_for() {
     for wire in [Wire::Silent, Wire::Cut] {
         let mut cluster = Cluster::formed(3).await;
-        cluster.callers = Callers::OneBackToBack;
+        cluster.clients = Clients::OneBackToBack;
         let (leader, _) = cluster.leader().await;
         let mut written = 0;
         for silent in (1..=3).filter(|node| *node != leader) {
@@ -317,8 +199,8 @@ async fn a_node_that_fell_far_behind_catches_up_by_snapshot() {
     cluster.stop().await;
 }
 
-/// The next release speaks one version more. Node by node it takes the place of this one; what it alone understands
-/// is not used before the last has followed.
+/// The next release speaks one version more. Node by node it takes the place of this one; what it alone
+/// understands is not used before the last has followed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rolling_upgrade_uses_only_what_all_understand() {
     const OLD: Versions = Versions { oldest: 1, newest: 1 };
@@ -383,8 +265,9 @@ async fn a_wiped_voter_is_refused_with_advice() {
     cluster.stop().await;
 }
 
-/// An old copy of a whole directory is sound in itself; only the leader remembers that there was more. The engine would go on
-/// counting what the follower had acknowledged before (and, in a debug build, end the leader).
+/// An old copy of a whole directory is sound in itself; only the leader remembers that there was more. The
+/// engine would go on counting what the follower had acknowledged before (and, in a debug build, end the
+/// leader).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_lost_what_it_acknowledged_is_refused_by_its_leader() {
     let mut cluster = Cluster::formed(3).await;
@@ -477,8 +360,8 @@ async fn a_new_node_learns_first_and_then_replaces_an_old_one() {
     cluster.stop().await;
 }
 
-/// A number that was removed is refused for ever: by the leader that removed it, by one that knows of it only from a
-/// snapshot that it was sent, and after all of them have started again.
+/// A number that was removed is refused for ever: by the leader that removed it, by one that knows of it only
+/// from a snapshot that it was sent, and after all of them have started again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_removed_number_stays_refused() {
     let mut cluster = Cluster::new(3, |config| {
@@ -556,7 +439,7 @@ async fn a_newcomer_that_cannot_take_the_log_is_not_called_ready() {
     cluster.peers.insert(4, address(4));
     cluster.start(4).await;
     let identity = cluster.nodes[&4].status().identity;
-    cluster.disks[&4].fail_syncs_after(Some(0));
+    cluster.switch.isolate(4, Wire::Cut);
     let nodes: Vec<_> = cluster.nodes.values().cloned().collect();
     let adding = tokio::spawn(async move {
         // Leadership may move on while it waits: then whoever leads is asked again.
@@ -570,8 +453,8 @@ async fn a_newcomer_that_cannot_take_the_log_is_not_called_ready() {
     cluster.until(|| cluster.nodes.values().any(|node| node.status().learners == [4])).await;
     cluster.write(b"while it waits", &[4]).await;
     assert!(!adding.is_finished(), "it has not taken a single entry");
-    // What stopped it was its disk, and only for a while: nothing of the failed attempts is in its way.
-    cluster.disks[&4].fail_syncs_after(None);
+    // Nothing of the failed attempts is in its way.
+    cluster.switch.isolate(4, Wire::Whole);
     tokio::time::timeout(LONG, adding).await.expect("it learns in time").expect("no panic");
     assert_eq!(cluster.agreed().await.len(), 2);
     cluster.stop().await;
@@ -603,8 +486,8 @@ async fn requests_are_forwarded_and_silence_has_an_end() {
     cluster.stop().await;
 }
 
-/// A leader whose port receives nothing still gets its followers' answers, on the connections that it opened itself. But no
-/// follower can forward anything to it, so it must not lead on.
+/// A leader whose port receives nothing still gets its followers' answers, on the connections that it opened
+/// itself. But no follower can forward anything to it, so it must not lead on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_whose_port_receives_nothing_gives_way() {
     for state in [Wire::Silent, Wire::Cut] {

@@ -1,9 +1,10 @@
-//! A node's files are damaged while it is down, and the only node that could have known better was down before: it is
-//! refused, or everything that was acknowledged is there.
+//! A node's files are damaged while it is down, and the only node that could have known better was down
+//! before: it is refused, or everything that was acknowledged is there.
 //!
-//! Real processes (this very program, started again as a node), real files, SIGKILL. Each round: write with node 3 stopped;
-//! kill 1 and 2; damage a file of node 2; start only 2 and 3. `cargo xtask damage --rounds 1000` runs many rounds and counts
-//! them by kind; `--seed` repeats a run. With `--serve` it does the same with `tenure serve` (`e2e/tests/damage.rs`).
+//! Real processes (this very program, started again as a node), real files, SIGKILL. Each round: write with
+//! node 3 stopped; kill 1 and 2; damage a file of node 2; start only 2 and 3. `cargo xtask damage --rounds
+//! 1000` runs many rounds and counts them by kind; `--seed` repeats a run. With `--serve` it does the same
+//! with `tenure serve` (`e2e/tests/damage.rs`).
 
 mod common;
 mod damages;
@@ -79,7 +80,8 @@ fn a_node() {
     });
 }
 
-/// `write FROM UNTIL`: those that were acknowledged are told, one by one. `read`: everything that is known to be there.
+/// `write FROM UNTIL`: those that were acknowledged are told, one by one. `read`: everything that is known to
+/// be there.
 async fn obey(replica: &Replica<Ledger>, order: &str) {
     let words: Vec<&str> = order.split(' ').collect();
     let leader_term = replica.leadership().borrow().leader_term();

@@ -308,8 +308,8 @@ async fn killed_with_a_snapshot() -> (SimDisk, Config) {
     let replica = try_start(&disk, config.clone()).await.unwrap();
     let leader_term = leader_term(&replica).await;
     let first = disk.names().into_iter().find(|name| name.starts_with("log/")).expect("a segment");
-    // Until the first segment is removed. The status reports a purge earlier: before it is in the log, and a log that does
-    // not know of it has every entry.
+    // Until the first segment is removed. The status reports a purge earlier: before it is in the log, and a
+    // log that does not know of it has every entry.
     while disk.names().contains(&first) {
         propose(&replica, leader_term, &[7; 200]).await.unwrap();
     }

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use tenure_core::{Acquire, AcquireBy, Answer, Command, Done, SessionId, TransmissionId, Wait, WaitKey};
+use tenure_core::{
+    Acquire, AcquireBy, Answer, Command, Done, Identity, SessionId, TransmissionId, Wait, WaitKey,
+};
 use tokio::sync::{oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
@@ -54,14 +56,12 @@ pub struct HangUps {
 /// Undoes a plain acquire when it is dropped: its caller has gone before the answer was handed over.
 pub struct HangUp {
     node: Node,
+    /// Whose acquire it was: the undo is theirs.
+    identity: Identity,
     undo: Option<Command>,
 }
 
 impl HangUp {
-    fn new(node: &Node, undo: Command) -> HangUp {
-        HangUp { node: node.clone(), undo: Some(undo) }
-    }
-
     /// The answer has been handed over, or there is nothing to undo.
     pub fn disarm(&mut self) {
         self.undo = None;
@@ -71,10 +71,10 @@ impl HangUp {
 impl Drop for HangUp {
     fn drop(&mut self) {
         let Some(undo) = self.undo.take() else { return };
-        let node = self.node.clone();
+        let (node, identity) = (self.node.clone(), self.identity.clone());
         tokio::spawn(async move {
             for _ in 0..UNDO_TRIES {
-                let counted = match node.submit(undo.clone()).await {
+                let counted = match node.submit(&identity, &undo).await {
                     Ok(Ok(Done::Cancelled { released: true })) => &node.hang_ups().released,
                     Ok(_) => &node.hang_ups().not_held,
                     Err(_) => {
@@ -131,7 +131,12 @@ impl Plan {
 impl Node {
     /// Acquires, and if the acquire is queued, waits for the end of its wait, or for as long as `poll` says. While it
     /// waits, a session that it opened itself is kept alive: its caller has no way to.
-    pub async fn acquire(&self, mut acquire: Acquire, poll: Option<Duration>) -> Result<Acquired, Failure> {
+    pub async fn acquire(
+        &self,
+        identity: &Identity,
+        mut acquire: Acquire,
+        poll: Option<Duration>,
+    ) -> Result<Acquired, Failure> {
         let Plan { key, keeps_alive, undo } = Plan::of(&mut acquire, || self.draw_transmission());
         let waits = acquire.wait != Wait::No;
         let poll = async {
@@ -147,9 +152,9 @@ impl Node {
             let mut resolved = waits.then(|| self.event_hub().await_end(key));
             let command = Command::Acquire(Box::new(acquire.clone()));
             let (answer, mut hang_up) = match &undo {
-                None => (self.submit(command).await, None),
+                None => (self.submit(identity, &command).await, None),
                 Some(undo) => {
-                    let (answer, hang_up) = self.submit_plain(command, undo.clone()).await?;
+                    let (answer, hang_up) = self.submit_plain(identity, command, undo.clone()).await?;
                     (answer, Some(hang_up))
                 }
             };
@@ -205,14 +210,15 @@ impl Node {
     /// the answer last undoes it, this caller or the task.
     async fn submit_plain(
         &self,
+        identity: &Identity,
         command: Command,
         undo: Command,
     ) -> Result<(Result<Answer, Failure>, HangUp), Failure> {
         let (sender, receiver) = oneshot::channel();
-        let node = self.clone();
+        let (node, identity) = (self.clone(), identity.clone());
         tokio::spawn(async move {
-            let hang_up = HangUp::new(&node, undo);
-            let answer = node.submit(command).await;
+            let hang_up = HangUp { node: node.clone(), identity, undo: Some(undo) };
+            let answer = node.submit(&hang_up.identity, &command).await;
             let _ = sender.send((answer, hang_up));
         });
         receiver.await.map_err(|_| Failure::stopped_meanwhile())

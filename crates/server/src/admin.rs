@@ -1,4 +1,4 @@
-//! What operators ask of a cluster: who is there, step down, add a node, remove one, back up, restore.
+//! What operators ask of a cluster: who is there, step down, add a node, remove one, back up. Restores: `restore.rs`.
 //!
 //! Only the leader changes the membership, one change at a time, so a follower carries such a request to it over
 //! the peer port; a backup is taken wherever it is asked for. This file decides what is refused because it would
@@ -11,15 +11,15 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use prost::Message;
-use tenure_core::{Command, Done, Machine, Token};
 use tenure_replica::{Leadership, MembershipError, Newcomer, NodeId, PeerStatus, Replica, Status};
-use tenure_wire::{ApiError, Code, proto};
-use tokio::sync::{mpsc, watch};
+use tenure_wire::{ApiError, Captured, Code, proto};
+use tokio::sync::{Semaphore, mpsc, watch};
 
 use crate::calls::{failed, role_in_words};
 use crate::failure::Failure;
 use crate::node::{Node, Route};
 use crate::replicated::Replicated;
+use crate::restore::RESTORES_MAX;
 
 /// How long a peer may take to say who it is. A status is asked for when something is wrong, so it must not
 /// wait for what is wrong.
@@ -32,12 +32,8 @@ const LEADER_WITHIN: Duration = Duration::from_secs(5);
 const PIECE_BYTES: usize = 64 << 10;
 /// Messages of a backup that may wait for a slow reader.
 const PIECES_WAITING_MAX: usize = 8;
-/// The largest backup that can be restored. It goes through the log as one entry, so that it is restored on every
-/// node or on none; a message between nodes holds 64 MiB.
-pub(crate) const RESTORE_BYTES_MAX: usize = 32 << 20;
 
 /// What a node remembers for its operators.
-#[derive(Default)]
 pub(crate) struct Admin {
     /// Held while the membership changes.
     changing: tokio::sync::Mutex<()>,
@@ -45,6 +41,19 @@ pub(crate) struct Admin {
     known: Mutex<BTreeMap<NodeId, proto::NodeStatus>>,
     /// Where clients reach the members.
     pub(crate) members: watch::Sender<Vec<String>>,
+    /// Turns for restores that this node reads.
+    pub(crate) restores: Semaphore,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Admin {
+            changing: Default::default(),
+            known: Default::default(),
+            members: Default::default(),
+            restores: Semaphore::new(RESTORES_MAX),
+        }
+    }
 }
 
 /// What an operator asks of the leader, or one node of another.
@@ -324,46 +333,18 @@ impl Node {
     /// this node has applied.
     pub(crate) async fn backup(&self, stale: bool) -> Result<mpsc::Receiver<io::Result<Vec<u8>>>, ApiError> {
         let state = match stale {
-            true => self.glance(Machine::capture),
-            false => self.read(Machine::capture).await.map_err(failed)?,
+            true => self.glance(Captured::of),
+            false => self.read(Captured::of).await.map_err(failed)?,
         };
         let (pieces, receiver) = mpsc::channel(PIECES_WAITING_MAX);
         // A thread of its own: encoding is work, and a slow reader holds it up, not the node.
         tokio::task::spawn_blocking(move || {
             let mut pieces = Pieces { to: pieces, filled: Vec::with_capacity(PIECE_BYTES) };
-            if let Err(error) = tenure_wire::write_backup(&state, &mut pieces) {
+            if let Err(error) = state.write_backup(&mut pieces) {
                 let _ = pieces.to.blocking_send(Err(error));
             }
         });
         Ok(receiver)
-    }
-
-    /// Puts a backup into this cluster, which nobody has used yet.
-    pub(crate) async fn restore(
-        &self,
-        backup: Vec<u8>,
-        token_floor: u64,
-        holders_stopped: bool,
-    ) -> Result<proto::RestoreResponse, ApiError> {
-        let token_floor = Token::try_from(token_floor).map_err(|_| {
-            ApiError::new(Code::InvalidToken, "a restore needs a token floor between 1 and 2^53 - 1")
-                .hint("give a number above every token ever seen: fence marks, logs, `tenure history`")
-        })?;
-        let read =
-            tokio::task::spawn_blocking(move || tenure_wire::read_backup(&mut backup.as_slice())).await;
-        let unreadable =
-            |why: String| ApiError::new(Code::InvalidArgument, format!("the backup cannot be read: {why}"));
-        let (_, state) = read
-            .map_err(|error| unreadable(error.to_string()))?
-            .map_err(|error| unreadable(error.to_string()))?;
-        let command = Command::Restore { backup: Box::new(state), token_floor, holders_stopped };
-        match self.submit(command).await.map_err(failed)?? {
-            Done::Restored { token_floor, grants_in } => Ok(proto::RestoreResponse {
-                token_floor: token_floor.get(),
-                grants_in_ms: tenure_wire::words::millis(grants_in),
-            }),
-            _ => Err(ApiError::new(Code::Internal, "the machine answered something else than was asked")),
-        }
     }
 }
 
@@ -446,8 +427,10 @@ fn check_newcomer(
         let same = (peer.node == node, peer.address == address);
         match same {
             (true, false) => {
-                return Err(invalid(format!("node {node} is a member already, at {}", peer.address))
-                    .hint("numbers are never used again: give the new node another one"));
+                return Err(invalid(format!("node {node} is a member already, at {}", peer.address)).hint(format!(
+                    "numbers are never used again: give the new node another one; and a member that has moved to another \
+                     address is replaced by a new node, too: add that, then `tenure cluster remove {node}`"
+                )));
             }
             (false, true) => {
                 return Err(invalid(format!("{address} is the address of node {}", peer.node)));

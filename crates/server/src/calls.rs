@@ -3,19 +3,19 @@
 //! Handlers decode, ask here, and encode. Nothing here decides anything about leases; it takes a turn, puts
 //! the command through the log or looks at the machine, and gives refusals and failures their words.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tenure_core::state::{FenceRecord, Resource, State, Transition};
 use tenure_core::{
-    Acquire, AcquireBy, Command, Done, FenceName, Grant, HolderName, Holding, LeaseView, Machine, Refusal,
-    Register, RegisterKey, RenewalAnswer, ResourceName, Revision, SessionId, SessionNumber, SessionView,
-    Slot, Token, Wait, WallTime,
+    Acquire, AcquireBy, Command, Done, FenceView, Grant, HistoryView, HolderName, Holding, LeaseView,
+    Machine, OwnSession, Refusal, Register, RegisterKey, RenewalAnswer, ResourceName, Revision, SessionId,
+    SessionNumber, SessionView, Token, Wait,
 };
 use tenure_replica::Role;
-use tenure_wire::{ApiError, Code, json, words};
+use tenure_wire::{ApiError, Captured, Code, json, words};
 
 use crate::acquire::{Acquired, HangUp};
+use crate::call_table::Cost;
+use crate::context::CallContext;
 use crate::failure::Failure;
 use crate::front::Api;
 use crate::watching::Remembered;
@@ -68,32 +68,6 @@ pub(crate) struct Written {
     pub succeeded: bool,
     pub revision: Revision,
     pub results: Vec<Register>,
-}
-
-/// A lease, its past, and when the present grants were made.
-pub(crate) type Dated = (LeaseView, Vec<Transition>, Vec<(Token, WallTime)>);
-
-/// One fence of a resource.
-pub(crate) struct FenceView {
-    pub resource: ResourceName,
-    pub fence: FenceName,
-    pub record: FenceRecord,
-    /// The newest token of each scope of the resource: what the fence should have installed.
-    pub newest: BTreeMap<Option<Slot>, Token>,
-}
-
-fn fences_of(resource: &Resource) -> Vec<FenceView> {
-    let Some(more) = &resource.more else { return Vec::new() };
-    let whole = Token::try_from(resource.last_token).ok().map(|token| (None, token));
-    let slots = more.slot_tokens.iter().map(|(slot, token)| (Some(*slot), *token));
-    let newest: BTreeMap<_, _> = whole.into_iter().chain(slots).collect();
-    let view = |(fence, record): (&FenceName, &FenceRecord)| FenceView {
-        resource: resource.name.clone(),
-        fence: fence.clone(),
-        record: record.clone(),
-        newest: newest.clone(),
-    };
-    more.fences.iter().map(view).collect()
 }
 
 /// How a failure is reported: what the caller may assume, and when to ask again.
@@ -149,20 +123,29 @@ fn used_before<T>(done: &Done) -> Result<T, ApiError> {
 
 impl Api {
     /// Puts a short command through the log.
-    async fn submit(&self, command: Command) -> Result<Done, ApiError> {
-        let _turn = self.call_turn()?;
-        Ok(self.node.submit(command).await.map_err(failed)??)
+    async fn submit(&self, context: &CallContext, command: Command) -> Result<Done, ApiError> {
+        let _turn = self.turn(context.row.cost)?;
+        Ok(self.node.submit(&context.identity, &command).await.map_err(failed)??)
     }
 
     /// Looks at the machine: at everything acknowledged before, or only at what this node has applied.
-    pub async fn look<T>(&self, stale: bool, look: impl FnOnce(&Machine) -> T + Send) -> Result<T, ApiError> {
-        let _turn = self.call_turn()?;
+    pub async fn look<T>(
+        &self,
+        context: &CallContext,
+        stale: bool,
+        look: impl FnOnce(&Machine) -> T + Send,
+    ) -> Result<T, ApiError> {
+        let _turn = self.turn(context.row.cost)?;
         if stale { Ok(self.node.glance(look)) } else { self.node.read(look).await.map_err(failed) }
     }
 
     /// For commands that answer with nothing.
-    pub async fn submit_without_result(&self, command: Command) -> Result<(), ApiError> {
-        match self.submit(command).await? {
+    pub async fn submit_without_result(
+        &self,
+        context: &CallContext,
+        command: Command,
+    ) -> Result<(), ApiError> {
+        match self.submit(context, command).await? {
             Done::Nothing => Ok(()),
             other => used_before(&other),
         }
@@ -170,26 +153,30 @@ impl Api {
 
     // Sessions.
 
-    pub async fn open(&self, command: Command) -> Result<OpenReply, ApiError> {
-        match self.submit(command).await? {
+    pub async fn open(&self, context: &CallContext, command: Command) -> Result<OpenReply, ApiError> {
+        match self.submit(context, command).await? {
             Done::Opened { session, holder, ttl, number } => Ok(OpenReply { session, holder, ttl, number }),
             other => unexpected(&other),
         }
     }
 
     /// Renews sessions; answers in order.
-    pub async fn renew(&self, renewals: Vec<(SessionId, u64)>) -> Result<Vec<RenewalAnswer>, ApiError> {
+    pub async fn renew(
+        &self,
+        context: &CallContext,
+        renewals: Vec<(SessionId, u64)>,
+    ) -> Result<Vec<RenewalAnswer>, ApiError> {
         if renewals.len() > RENEWALS_MAX {
             return Err(ApiError::invalid(format!("{} renewals in one request", renewals.len()))
                 .hint(format!("send at most {RENEWALS_MAX} at once")));
         }
-        let _turn = self.renewal_turn()?;
+        let _turn = self.turn(context.row.cost)?;
         self.node.renew(renewals).await.map_err(failed)
     }
 
     /// Closes a session and says how many leases it gave back.
-    pub async fn close(&self, command: Command) -> Result<u32, ApiError> {
-        match self.submit(command).await? {
+    pub async fn close(&self, context: &CallContext, command: Command) -> Result<u32, ApiError> {
+        match self.submit(context, command).await? {
             Done::Closed { released } => Ok(released),
             other => unexpected(&other),
         }
@@ -197,36 +184,16 @@ impl Api {
 
     pub async fn sessions(
         &self,
+        context: &CallContext,
         after: Option<SessionNumber>,
         limit: usize,
     ) -> Result<(Vec<SessionView>, Option<SessionNumber>), ApiError> {
-        self.look(false, |machine| machine.sessions(after, limit)).await
+        self.look(context, false, |machine| machine.sessions(after, limit)).await
     }
 
-    /// One's own session: what it is and what it holds.
-    pub async fn session(&self, id: &SessionId) -> Result<(SessionView, Vec<Grant>), ApiError> {
-        let found =
-            self.look(false, |machine| machine.session_view(id.number).zip(machine.leases_of(id))).await?;
-        Ok(found.ok_or(Refusal::UnknownSession)?)
-    }
-
-    /// The same with what a client needs that lost track: its leases as others see them, and the state that the
-    /// rest can be looked up in.
-    pub async fn own_session(
-        &self,
-        id: &SessionId,
-    ) -> Result<(SessionView, Vec<(ResourceName, Holding)>, State), ApiError> {
-        let found = self
-            .look(false, |machine| {
-                let view = machine.session_view(id.number)?;
-                let own = |holding: &Holding| holding.session == id.number;
-                let leases = machine.leases_of(id)?.into_iter().filter_map(|grant| {
-                    let holders = machine.lease(&grant.resource)?.holders;
-                    Some((grant.resource, holders.into_iter().find(own)?))
-                });
-                Some((view, leases.collect(), machine.capture()))
-            })
-            .await?;
+    /// One's own session: what it is, what it holds and what it waits for.
+    pub async fn own_session(&self, context: &CallContext, id: &SessionId) -> Result<OwnSession, ApiError> {
+        let found = self.look(context, false, |machine| machine.own_session(id)).await?;
         Ok(found.ok_or(Refusal::UnknownSession)?)
     }
 
@@ -234,7 +201,12 @@ impl Api {
 
     /// Acquires, in the queue if asked to. The call is under way until the acquire is granted or refused, or for as
     /// long as `poll_ms` says.
-    pub async fn acquire(&self, acquire: Acquire, poll_ms: Option<u64>) -> Result<AcquireOutcome, ApiError> {
+    pub async fn acquire(
+        &self,
+        context: &CallContext,
+        acquire: Acquire,
+        poll_ms: Option<u64>,
+    ) -> Result<AcquireOutcome, ApiError> {
         let repeatable = match &acquire.by {
             AcquireBy::Session(by) => by.number.is_some(),
             AcquireBy::Opening(open) => open.nonce.is_some(),
@@ -246,14 +218,14 @@ impl Api {
         }
         let poll = poll_ms.map(Duration::from_millis);
         let acquired = if acquire.wait == Wait::No {
-            let _turn = self.call_turn()?;
-            self.node.acquire(acquire, poll).await
+            let _turn = self.turn(Cost::Command)?;
+            self.node.acquire(&context.identity, acquire, poll).await
         } else {
-            let _turn = self.wait_turn()?;
+            let _turn = self.turn(context.row.cost)?;
             let _counted = self.traffic.waiting();
             tokio::select! {
                 biased;
-                acquired = self.node.acquire(acquire, poll) => acquired,
+                acquired = self.node.acquire(&context.identity, acquire, poll) => acquired,
                 // Whether it was granted at this very moment is not known here.
                 () = self.stopping() => Err(Failure::Unknown { reason: "this node is shutting down".into() }),
             }
@@ -270,123 +242,131 @@ impl Api {
     }
 
     /// Cancels an acquire and says whether it had been granted.
-    pub async fn cancel(&self, command: Command) -> Result<bool, ApiError> {
-        match self.submit(command).await? {
+    pub async fn cancel(&self, context: &CallContext, command: Command) -> Result<bool, ApiError> {
+        match self.submit(context, command).await? {
             Done::Cancelled { released } => Ok(released),
             other => used_before(&other),
         }
     }
 
     /// Releases a lease and says whether there was one.
-    pub async fn release(&self, command: Command) -> Result<bool, ApiError> {
-        match self.submit(command).await? {
+    pub async fn release(&self, context: &CallContext, command: Command) -> Result<bool, ApiError> {
+        match self.submit(context, command).await? {
             Done::Released { released } => Ok(released),
             other => used_before(&other),
         }
     }
 
-    pub async fn transfer(&self, command: Command) -> Result<Grant, ApiError> {
-        match self.submit(command).await? {
+    pub async fn transfer(&self, context: &CallContext, command: Command) -> Result<Grant, ApiError> {
+        match self.submit(context, command).await? {
             Done::Transferred(grant) => Ok(*grant),
             other => used_before(&other),
         }
     }
 
-    pub async fn revoke(&self, command: Command) -> Result<Revoked, ApiError> {
-        match self.submit(command).await? {
+    pub async fn revoke(&self, context: &CallContext, command: Command) -> Result<Revoked, ApiError> {
+        match self.submit(context, command).await? {
             Done::Revoked { holdings, token } => Ok(Revoked { holdings, token }),
             other => unexpected(&other),
         }
     }
 
     /// Takes a token for nobody.
-    pub async fn barrier(&self, resource: ResourceName) -> Result<Token, ApiError> {
-        match self.submit(Command::Barrier { resource }).await? {
+    pub async fn barrier(&self, context: &CallContext, resource: ResourceName) -> Result<Token, ApiError> {
+        match self.submit(context, Command::Barrier { resource }).await? {
             Done::BarrierTaken { token } => Ok(token),
             other => unexpected(&other),
         }
     }
 
-    pub async fn lease(&self, name: &ResourceName, stale: bool) -> Result<(LeaseView, Revision), ApiError> {
-        let (lease, revision) = self.look(stale, |machine| (machine.lease(name), machine.revision())).await?;
+    pub async fn lease(
+        &self,
+        context: &CallContext,
+        name: &ResourceName,
+        stale: bool,
+    ) -> Result<(LeaseView, Revision), ApiError> {
+        let (lease, revision) =
+            self.look(context, stale, |machine| (machine.lease(name), machine.revision())).await?;
         Ok((lease.ok_or_else(|| ApiError::not_found("resource", name.as_str()))?, revision))
     }
 
     pub async fn leases(
         &self,
+        context: &CallContext,
         prefix: &str,
         after: Option<&ResourceName>,
         limit: usize,
         stale: bool,
     ) -> Result<(Vec<LeaseView>, Option<ResourceName>, Revision), ApiError> {
-        self.look(stale, |machine| {
+        self.look(context, stale, |machine| {
             let (leases, next) = machine.leases(prefix, after, limit);
             (leases, next, machine.revision())
         })
         .await
     }
 
-    /// The present and past leases of a resource, the newest last.
-    pub async fn history(&self, name: &ResourceName) -> Result<(LeaseView, Vec<Transition>), ApiError> {
-        let found = self.look(false, |machine| machine.lease(name).zip(machine.history(name))).await?;
+    /// The present and past leases of a resource.
+    pub async fn history(&self, context: &CallContext, name: &ResourceName) -> Result<HistoryView, ApiError> {
+        let found = self.look(context, false, |machine| machine.history(name)).await?;
         found.ok_or_else(|| ApiError::not_found("resource", name.as_str()))
     }
 
-    /// The same, with when the present ones were granted.
-    pub async fn history_dated(&self, name: &ResourceName) -> Result<Dated, ApiError> {
-        let found = self
-            .look(false, |machine| {
-                machine.lease(name).zip(machine.history(name)).zip(machine.granted_wall(name))
-            })
-            .await?;
-        let ((lease, past), granted) = found.ok_or_else(|| ApiError::not_found("resource", name.as_str()))?;
-        Ok((lease, past, granted))
-    }
-
-    /// The past leases of many resources, the newest of each last.
+    /// The present and past leases of many resources.
     pub async fn histories(
         &self,
+        context: &CallContext,
         prefix: &str,
         after: Option<&ResourceName>,
         limit: usize,
         stale: bool,
-    ) -> Result<(Vec<(LeaseView, Vec<Transition>)>, Option<ResourceName>), ApiError> {
-        self.look(stale, |machine| machine.histories(prefix, after, limit)).await
+    ) -> Result<(Vec<HistoryView>, Option<ResourceName>), ApiError> {
+        self.look(context, stale, |machine| machine.histories(prefix, after, limit)).await
     }
 
     /// What is remembered of what happened, from revision `from` on or from the oldest: about `limit` events, a revision
     /// always whole.
     pub async fn events(
         &self,
+        context: &CallContext,
         prefix: &str,
         from: Option<u64>,
         limit: usize,
         stale: bool,
     ) -> Result<Remembered, ApiError> {
-        self.look(stale, |machine| Remembered::page(machine, prefix, from, limit)).await?
+        let _turn = self.turn(context.row.cost)?;
+        if !stale {
+            self.node.ready().await.map_err(failed)?;
+        }
+        Remembered::page(&self.node, prefix, from, limit).await
     }
 
     // Registers.
 
-    pub async fn write(&self, command: Command) -> Result<Written, ApiError> {
-        match self.submit(command).await? {
+    pub async fn write(&self, context: &CallContext, command: Command) -> Result<Written, ApiError> {
+        match self.submit(context, command).await? {
             Done::Written { succeeded, revision, results } => Ok(Written { succeeded, revision, results }),
             other => used_before(&other),
         }
     }
 
-    pub async fn register(&self, key: &RegisterKey, stale: bool) -> Result<(Register, Revision), ApiError> {
-        self.look(stale, |machine| (machine.register(key), machine.revision())).await
+    pub async fn register(
+        &self,
+        context: &CallContext,
+        key: &RegisterKey,
+        stale: bool,
+    ) -> Result<(Register, Revision), ApiError> {
+        self.look(context, stale, |machine| (machine.register(key), machine.revision())).await
     }
 
     pub async fn registers(
         &self,
+        context: &CallContext,
         prefix: &[u8],
         after: Option<&RegisterKey>,
         limit: usize,
         stale: bool,
     ) -> Result<(Vec<Register>, Option<RegisterKey>, Revision), ApiError> {
-        self.look(stale, |machine| {
+        self.look(context, stale, |machine| {
             let (registers, next) = machine.registers(prefix, after, limit);
             (registers, next, machine.revision())
         })
@@ -399,21 +379,12 @@ impl Api {
     /// resources.
     pub async fn fences(
         &self,
+        context: &CallContext,
         prefix: &str,
-        after: &str,
+        after: Option<&ResourceName>,
         limit: usize,
-    ) -> Result<(Vec<FenceView>, Option<String>), ApiError> {
-        self.look(false, |machine| {
-            let wanted = |resource: &&Resource| {
-                resource.name.as_str().starts_with(prefix) && resource.name.as_str() > after
-            };
-            let mut guarded: Vec<&Resource> = machine.fenced().filter(wanted).collect();
-            guarded.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-            let next = guarded.get(limit).and(guarded.get(limit - 1)).map(|last| last.name.to_string());
-            guarded.truncate(limit);
-            (guarded.into_iter().flat_map(fences_of).collect(), next)
-        })
-        .await
+    ) -> Result<(Vec<FenceView>, Option<ResourceName>), ApiError> {
+        self.look(context, false, |machine| machine.fences(prefix, after, limit)).await
     }
 
     // The node.
@@ -430,18 +401,22 @@ const HASH_ATTEMPTS: usize = 16;
 
 impl Api {
     /// The cluster as this node sees it. Not a decision, so it may be stale, and it is there without a leader.
-    pub async fn cluster(&self, with_state_hash: bool) -> Result<json::ClusterStatus, ApiError> {
-        let _turn = self.call_turn()?;
+    pub async fn cluster(
+        &self,
+        context: &CallContext,
+        with_state_hash: bool,
+    ) -> Result<json::ClusterStatus, ApiError> {
+        let _turn = self.turn(context.row.cost)?;
         let status = self.node.status().replica;
         let mut applied = status.applied;
         let mut state_hash = None;
         if with_state_hash {
             for _ in 0..HASH_ATTEMPTS {
                 let before = self.node.status().replica.applied;
-                let state = self.node.glance(Machine::capture);
+                let state = self.node.glance(Captured::of);
                 if self.node.status().replica.applied == before {
                     applied = before;
-                    let hash = tokio::task::spawn_blocking(move || tenure_wire::state_hash(&state)).await;
+                    let hash = tokio::task::spawn_blocking(move || state.state_hash()).await;
                     state_hash = hash.ok().map(|hash| words::hex(&hash.to_be_bytes()));
                     break;
                 }
@@ -455,17 +430,7 @@ impl Api {
             .filter(|leader| everybody.iter().any(|node| node.node == *leader && node.reachable));
         let format = self.node.format();
         let format_next = crate::upgrade::possible(format, &everybody).map(|next| next.get().into());
-        let nodes = everybody.into_iter().map(|node| json::NodeStatus {
-            node: node.node,
-            peer_address: node.peer_address,
-            client_address: node.client_address,
-            role: node.role,
-            reachable: node.reachable,
-            last_log: node.last_log,
-            version: node.version,
-            identity: node.identity,
-            format_newest: node.format_newest,
-        });
+        let nodes = everybody.iter().map(Into::into);
         Ok(self.node.glance(|machine| {
             let counts = machine.counts();
             let restoring = machine.grants_in();
@@ -486,6 +451,12 @@ impl Api {
                 state_hash,
                 fault_tolerant: status.voters.len() > 2 && !status.changing,
                 restoring_ms: (!restoring.is_zero()).then(|| words::millis(restoring)),
+                staging: machine.staging().map(|staging| json::RestoreStaging {
+                    pieces: staging.pieces,
+                    records: staging.records,
+                    bytes: staging.bytes,
+                    discarded_in_ms: words::millis(staging.kept_for),
+                }),
                 format: format.get().into(),
                 format_next,
             }

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::event_files::EventFileOptions;
 use tenure_core::{FormatVersion, Limits, ProposerLimits};
-use tenure_replica::{LogOptions, NodeId, RaftTiming, SnapshotOptions};
+use tenure_replica::{LogOptions, LowLatencyOptions, NodeId, RaftTiming, SnapshotOptions};
 
 /// How one node is to run.
 #[derive(Clone, Debug)]
@@ -36,6 +37,10 @@ pub struct Config {
     pub log: LogOptions,
     /// When the log is replaced by a snapshot.
     pub snapshot: SnapshotOptions,
+    /// How a single sequential client is served.
+    pub low_latency: LowLatencyOptions,
+    /// What is kept of past events on disk, beyond what memory holds.
+    pub event_files: EventFileOptions,
     /// Raise the agreed format version by itself once every member has known the next one for this long.
     pub auto_upgrade: Option<Duration>,
     /// The newest format version that this node reads and writes: what this build knows, unless an upgrade is rehearsed.
@@ -58,6 +63,8 @@ impl Config {
             timing: RaftTiming::default(),
             log: LogOptions::default(),
             snapshot: SnapshotOptions::default(),
+            low_latency: LowLatencyOptions::default(),
+            event_files: EventFileOptions::default(),
             auto_upgrade: None,
             format_newest: FormatVersion::NEWEST,
         }

@@ -9,16 +9,17 @@ use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 use parking_lot::Mutex;
-use tenure_core::state::Few;
 use tenure_core::{
-    Answer, Applied, EndReason, Event, EventKind, Machine, ResourceName, Revision, SessionNumber, WaitKey,
+    Answer, Applied, EndReason, Event, EventKind, Few, Machine, ResourceName, Revision, SessionNumber,
+    WaitKey,
 };
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
+use crate::bounded::{BoundedReceiver, BoundedSender, Bounds, bounded};
 use crate::tally::Tally;
 
 /// How many events a session's listener may be behind before it is cut off; it then asks.
-const LISTENER_EVENTS_MAX: usize = 1_024;
+const LISTENER_EVENTS_MAX: Bounds = Bounds { count_max: 1_024, weight_max: 1 << 20 };
 
 /// Distributes the events of this node's machine.
 #[derive(Debug)]
@@ -62,7 +63,7 @@ pub struct WaitEnd {
 #[derive(Debug)]
 pub struct Subscriber {
     /// One channel may serve many sessions.
-    pub events: mpsc::Sender<Event>,
+    pub events: BoundedSender<Event>,
     /// Stored when the channel missed something: it was full, or a snapshot took the machine's place. Its owner must ask.
     missed: Notify,
     /// What the owner is releasing itself.
@@ -94,7 +95,7 @@ impl OwnReleases {
 
 impl Subscriber {
     /// A subscriber without subscriptions.
-    pub fn new(events: mpsc::Sender<Event>) -> Subscriber {
+    pub fn new(events: BoundedSender<Event>) -> Subscriber {
         Subscriber { events, missed: Notify::new(), own: OwnReleases::default() }
     }
 
@@ -109,7 +110,7 @@ impl Subscriber {
         {
             return true;
         }
-        let sent = self.events.try_send(event.clone()).is_ok();
+        let sent = self.events.try_send(bytes(event), event.clone()).is_ok();
         if !sent {
             self.missed.notify_one();
         }
@@ -122,7 +123,7 @@ impl Subscriber {
 pub struct Listener {
     #[expect(dead_code, reason = "kept for its drop")]
     subscriptions: Subscriptions<()>,
-    events: mpsc::Receiver<Event>,
+    events: BoundedReceiver<Event>,
 }
 
 /// The sessions that one channel is subscribed to, with what its owner keeps of each. Dropping it ends that.
@@ -159,7 +160,7 @@ impl EventHub {
 
     /// What happens to one session from now on.
     pub fn listen(self: &Arc<Self>, session: SessionNumber) -> Listener {
-        let (sender, events) = mpsc::channel(LISTENER_EVENTS_MAX);
+        let (sender, events) = bounded(LISTENER_EVENTS_MAX);
         let subscriber = Arc::new(Subscriber::new(sender));
         let mut subscriptions = Subscriptions::new(self.clone(), &subscriber);
         subscriptions.add(&subscriber, session, ());
@@ -322,6 +323,18 @@ impl<T> Drop for Subscriptions<T> {
     }
 }
 
+/// What an event takes in a queue, as far as sessions are notified of it: none of these has a value.
+fn bytes(event: &Event) -> usize {
+    let name = match &event.kind {
+        EventKind::Granted { resource, .. }
+        | EventKind::Ended { resource, .. }
+        | EventKind::Noticed { resource, .. }
+        | EventKind::Unqueued { resource, .. } => resource.as_str().len(),
+        _ => 0,
+    };
+    size_of::<Event>() + name
+}
+
 /// The session that must be notified. What was granted at once has been answered; only those who waited need to be notified.
 fn concerns(kind: &EventKind) -> Option<SessionNumber> {
     match kind {
@@ -333,5 +346,42 @@ fn concerns(kind: &EventKind) -> Option<SessionNumber> {
         | EventKind::Lapsed { session, .. }
         | EventKind::Closed { session, .. } => Some(*session),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+    use tenure_core::WallTime;
+
+    fn unqueued(name_bytes: usize) -> Event {
+        let kind = EventKind::Unqueued {
+            resource: "a".repeat(name_bytes).parse().unwrap(),
+            session: SessionNumber::new(1),
+            holder: "a".parse().unwrap(),
+            number: None,
+            why: EndReason::Expired,
+        };
+        Event { revision: Revision::default(), wall: WallTime::default(), kind }
+    }
+
+    /// Three events with long names are more than four with short ones.
+    #[test]
+    fn a_listener_is_cut_off_by_bytes_as_well_as_by_count() {
+        let weight_max = 4 * bytes(&unqueued(1));
+        let subscriber = |count_max| {
+            let (events, receiver) = bounded(Bounds { count_max, weight_max });
+            (Subscriber::new(events), receiver)
+        };
+        let (short, _events) = subscriber(10);
+        assert!((0..4).all(|_| short.send(&unqueued(1))));
+        assert!(short.cut_off().now_or_never().is_none());
+        let (long, _events) = subscriber(10);
+        assert!(long.send(&unqueued(200)) && long.send(&unqueued(1)));
+        assert!(!long.send(&unqueued(200)));
+        assert!(long.cut_off().now_or_never().is_some(), "its owner must ask");
+        let (few, _events) = subscriber(1);
+        assert!(few.send(&unqueued(1)) && !few.send(&unqueued(1)));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The front decides who is let in: a foreign web page is not, a body too large or too slow is not, and past
 //! a number of requests under way the next one is told to come back. Renewals have turns and room of their
-//! own, so that no flood of anything else keeps a heartbeat out. It never looks at what a request asks for.
+//! own, so that no flood of anything else keeps a heartbeat out. What a request may cost is in its row of the table of
+//! calls; the front never looks at what it asks for.
 
 use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
@@ -20,16 +21,19 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tenure_clock::Clock;
+use tenure_core::{Identity, Moment};
 use tenure_wire::words::http_date;
 use tenure_wire::{About, ApiError, Code};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Sleep;
 use tower::ServiceExt;
 
-use crate::admin::RESTORE_BYTES_MAX;
+use crate::call_table::{Call, CallRow, Cost, OTHER, Routes};
 use crate::connections::RequestGuard;
+use crate::context::CallContext;
 use crate::delivery::guarded;
-use crate::http::Refused;
+use crate::http::{HttpRequest, Refused};
+use crate::in_flight::{AllStreams, Arriving, InFlight};
 use crate::listen::{Accept, ListenLimits, Serve, listen};
 use crate::metrics::{Surface, Traffic};
 use crate::node::Node;
@@ -59,6 +63,13 @@ pub struct FrontLimits {
     pub waits_max: usize,
     /// Watches open here.
     pub watches_max: usize,
+    /// Bytes that one session stream may have in flight: a message that is still arriving (4 MiB at most), and commands
+    /// that have not been answered.
+    pub stream_bytes_max: usize,
+    /// The same for all session streams of commands together.
+    pub streams_bytes_max: usize,
+    /// The same for all session streams of renewals together.
+    pub renewal_streams_bytes_max: usize,
 }
 
 impl Default for FrontLimits {
@@ -74,6 +85,9 @@ impl Default for FrontLimits {
             renewals_max: 8_192,
             waits_max: 65_536,
             watches_max: 4_096,
+            stream_bytes_max: 16 << 20,
+            streams_bytes_max: 256 << 20,
+            renewal_streams_bytes_max: 64 << 20,
         }
     }
 }
@@ -86,11 +100,11 @@ fn is_read(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("tenure-")
         || name.starts_with("grpc-")
-        || matches!(name, "accept" | "content-length" | "content-type" | "last-event-id" | "te")
+        || matches!(
+            name,
+            "accept" | "authorization" | "content-length" | "content-type" | "last-event-id" | "te"
+        )
 }
-
-/// Calls that open or renew a session: their connection keeps it alive.
-const KEEPS_SESSION: [&str; 3] = ["sessions.open", "sessions.renew", "leases.acquire"];
 
 /// When a request that found no turn may come back: a few commits later.
 const COME_BACK_AFTER: Duration = Duration::from_millis(200);
@@ -113,6 +127,8 @@ pub(crate) struct Api {
     watches: Arc<Semaphore>,
     bodies: Arc<AtomicUsize>,
     renewal_bodies: Arc<AtomicUsize>,
+    streams: Arc<AllStreams>,
+    renewal_streams: Arc<AllStreams>,
 }
 
 impl Api {
@@ -121,24 +137,34 @@ impl Api {
         self.limits.body_bytes_max
     }
 
-    /// A turn for a short call; the call is under way while it exists.
-    pub fn call_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        turn(&self.calls, "too many requests are under way")
+    /// A turn for a call of this cost; it is under way while the turn exists.
+    pub fn turn(&self, cost: Cost) -> Result<Turn, ApiError> {
+        let (turns, full) = match cost {
+            // Bounded elsewhere, or too cheap to matter.
+            Cost::Page | Cost::Check | Cost::Stream | Cost::RenewalStream => return Ok(Turn(None)),
+            Cost::Read | Cost::Command | Cost::Open | Cost::Restore => {
+                (&self.calls, "too many requests are under way")
+            }
+            Cost::Renewal => (&self.renewals, "too many renewals are under way"),
+            Cost::Wait => (&self.waits, "too many acquires wait on this node"),
+            Cost::Watch => (&self.watches, "too many watches are open on this node"),
+        };
+        turn(turns, full).map(|turn| Turn(Some(turn)))
     }
 
-    /// A turn for a renewal.
-    pub fn renewal_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        turn(&self.renewals, "too many renewals are under way")
+    /// Where a stream of this cost counts what it has in flight; `None` for calls that are no streams.
+    fn in_flight(&self, cost: Cost) -> Option<Arc<InFlight>> {
+        match cost {
+            Cost::Stream => Some(self.streams.stream()),
+            Cost::RenewalStream => Some(self.renewal_streams.stream()),
+            _ => None,
+        }
     }
 
-    /// A turn for an acquire that may wait.
-    pub fn wait_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        turn(&self.waits, "too many acquires wait on this node")
-    }
-
-    /// A turn for a watch.
-    pub fn watch_turn(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        turn(&self.watches, "too many watches are open on this node")
+    /// What all session streams of commands have in flight.
+    #[cfg(test)]
+    pub fn streams(&self) -> &AllStreams {
+        &self.streams
     }
 
     /// Resolves when the node stops: long calls end then.
@@ -148,6 +174,9 @@ impl Api {
     }
 }
 
+/// A call's turn, while it is under way.
+pub(crate) struct Turn(#[expect(dead_code, reason = "kept for its drop")] Option<OwnedSemaphorePermit>);
+
 fn turn(turns: &Arc<Semaphore>, full: &str) -> Result<OwnedSemaphorePermit, ApiError> {
     turns.clone().try_acquire_owned().map_err(|_| ApiError::overloaded(full, COME_BACK_AFTER))
 }
@@ -156,13 +185,28 @@ fn turn(turns: &Arc<Semaphore>, full: &str) -> Result<OwnedSemaphorePermit, ApiE
 #[derive(Clone)]
 pub struct Front {
     api: Arc<Api>,
-    http: Router,
-    grpc: Router,
+    routes: Arc<Routes>,
+    /// gRPC services that are not ours.
+    grpc_services: Router,
 }
 
 impl Front {
     /// The front ends of `node`, which clients reach at `listen` and under the names in `advertise`.
     pub fn new(
+        node: Node,
+        clock: Arc<dyn Clock>,
+        listen: SocketAddr,
+        advertise: Option<&str>,
+        limits: FrontLimits,
+        stop: watch::Receiver<bool>,
+    ) -> Front {
+        let tables = [Call::rows()];
+        Front::with_calls(&tables, node, clock, listen, advertise, limits, stop)
+    }
+
+    /// The same for other tables of calls: a test adds one.
+    pub(crate) fn with_calls(
+        tables: &[&'static [CallRow]],
         node: Node,
         clock: Arc<dyn Clock>,
         listen: SocketAddr,
@@ -185,9 +229,12 @@ impl Front {
             watches: Arc::new(Semaphore::new(limits.watches_max)),
             bodies: Arc::default(),
             renewal_bodies: Arc::default(),
+            streams: AllStreams::new(limits.streams_bytes_max, limits.stream_bytes_max),
+            renewal_streams: AllStreams::new(limits.renewal_streams_bytes_max, limits.stream_bytes_max),
             limits,
         });
-        Front { http: http::router(api.clone()), grpc: grpc::router(api.clone()), api }
+        let routes = Arc::new(Routes::new(tables));
+        Front { routes, grpc_services: grpc::services(api.clone()), api }
     }
 
     /// What its handlers stand on.
@@ -204,73 +251,125 @@ impl Front {
     }
 
     /// Answers one request; there is always an answer.
-    pub(crate) async fn answer<B>(self, mut request: Request<B>) -> Response<Body>
+    pub(crate) async fn answer<B>(self, request: Request<B>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
         B::Error: Into<axum::BoxError>,
     {
-        let api = self.api;
-        let started = api.clock.now();
-        let surface = if is_grpc(request.headers()) { Surface::Grpc } else { Surface::Http };
-        let path = request.uri().path();
-        let call = match surface {
-            Surface::Http => http::call(request.method(), path),
-            Surface::Grpc => grpc::call(path),
+        match is_grpc(request.headers()) {
+            false => self.answer_http(request).await,
+            true => self.answer_grpc(request).await,
+        }
+    }
+
+    async fn answer_http<B>(self, mut request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let found = self.routes.http(method.as_str(), &path);
+        let row = found.as_ref().map_or(&OTHER, |found| found.row);
+        let asked = Asked::new(&self.api, Surface::Http, row, &request);
+        let (mut response, binding, name) = match (asked.let_in(&mut request), found) {
+            (Err(error), _) => (Refused(error).into_response(), None, ""),
+            (Ok(_), Err(missing)) => (http::missing(missing, &method, &path), None, ""),
+            (Ok(unread), Ok(found)) => {
+                let (parts, body) = request.into_parts();
+                let body = Body::new(asked.metered(body, unread));
+                let request = HttpRequest::new(parts, body, found.name.map(str::to_owned));
+                let answered = (found.binding.handler)(self.api.clone(), asked.context.clone(), request);
+                (answered.await, Some(found.binding), found.shown_name())
+            }
         };
-        let (method, path) = (request.method().clone(), path.to_owned());
-        let authority = request.uri().authority().map(|authority| authority.as_str().to_owned());
-        // Tests hand requests over without a connection.
-        let mark = request.extensions().get::<Arc<RequestGuard>>().cloned();
-        let let_in = api.hosts.check(authority.as_deref(), request.headers());
-        let mut response = match let_in.and_then(|()| api.let_in(surface, call, &mut request, mark.as_ref()))
-        {
-            Err(error) => refuse(surface, error),
-            Ok(unread) => {
-                let mark = mark.clone();
-                let request = request.map(|body| Body::new(api.metered(surface, call, body, unread, mark)));
-                let router = match surface {
-                    Surface::Http => self.http,
-                    Surface::Grpc => self.grpc,
-                };
-                match router.oneshot(request).await {
-                    Ok(response) => response,
-                    Err(never) => match never {},
+        response = http::finish(response, &method, binding);
+        if let Some(date) = http_date(self.api.clock.wall()).and_then(|date| date.parse().ok()) {
+            response.headers_mut().insert(header::DATE, date);
+        }
+        asked.answered(&response, binding.map_or("-", |binding| binding.pattern), name);
+        guarded(response)
+    }
+
+    async fn answer_grpc<B>(self, mut request: Request<B>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<axum::BoxError>,
+    {
+        let found = self.routes.grpc(request.uri().path());
+        let row = found.map_or(&OTHER, |(row, _)| row);
+        let asked = Asked::new(&self.api, Surface::Grpc, row, &request);
+        let response = match (asked.let_in(&mut request), found) {
+            (Err(error), _) => grpc::status(error).into_http(),
+            (Ok(_), None) => grpc::status(http::no_such_call(request.uri().path())).into_http(),
+            (Ok(unread), Some((_, binding))) => {
+                let request = request.map(|body| Body::new(asked.metered(body, unread)));
+                match binding {
+                    Some(binding) => {
+                        (binding.handler)(self.api.clone(), asked.context.clone(), request).await
+                    }
+                    None => match self.grpc_services.oneshot(request).await {
+                        Ok(response) => response,
+                        Err(never) => match never {},
+                    },
                 }
             }
         };
-        let code = code_of(&response);
-        let took = api.clock.now().longest_since(started);
-        api.traffic.answered(surface, call, code, took);
-        if let Some(mark) = mark.as_deref().filter(|_| code == "ok" && KEEPS_SESSION.contains(&call)) {
-            mark.keeps_session(Duration::ZERO);
-        }
-        if code != "ok" {
-            tracing::debug!(%method, path, code, status = response.status().as_u16(), ?took, "request refused");
-        }
-        if surface == Surface::Http
-            && let Some(date) = http_date(api.clock.wall()).and_then(|date| date.parse().ok())
-        {
-            response.headers_mut().insert(header::DATE, date);
-        }
+        let method = found.and_then(|(_, binding)| binding).map_or("-", |binding| binding.path);
+        asked.answered(&response, method, "");
         guarded(response)
     }
 }
 
-/// Whether this is a session stream: it lives as long as its client and has frames and credits of its own.
-fn is_stream(surface: Surface, call: &str) -> bool {
-    surface == Surface::Grpc && call == grpc::STREAM
+/// One request on its way through the front.
+struct Asked {
+    api: Arc<Api>,
+    surface: Surface,
+    context: CallContext,
+    authority: Option<String>,
+    started: Moment,
 }
 
-impl Api {
+impl Asked {
+    fn new<B>(api: &Arc<Api>, surface: Surface, row: &'static CallRow, request: &Request<B>) -> Asked {
+        Asked {
+            api: api.clone(),
+            surface,
+            context: CallContext {
+                // Nobody proves who they are yet.
+                identity: Identity::Anyone,
+                row,
+                connection: request.extensions().get::<Arc<RequestGuard>>().cloned(),
+                in_flight: api.in_flight(row.cost),
+            },
+            authority: request.uri().authority().map(|authority| authority.as_str().to_owned()),
+            started: api.clock.now(),
+        }
+    }
+
+    /// Counts a request that was answered.
+    fn answered(&self, response: &Response<Body>, route: &str, name: &str) {
+        let (code, row) = (code_of(response), self.context.row);
+        let took = self.api.clock.now().longest_since(self.started);
+        self.api.traffic.answered(self.surface, row.label(), code, took);
+        if code == "ok" {
+            if let Some(mark) = self.context.connection.as_deref().filter(|_| row.cost.keeps_session()) {
+                mark.keeps_session(Duration::ZERO);
+            }
+            return;
+        }
+        // The route and what it names, never the path: it may have a session's id in it, which is a secret.
+        let status = response.status().as_u16();
+        tracing::debug!(call = row.name, route, name, code, status, ?took, "request refused");
+    }
+
     /// Counts a request from its head on, and drops the header fields that nobody reads: a head that waits for its
     /// body, or a call that waits for its turn, must not hold what a stranger chose to send with it.
     fn let_in<B: http_body::Body>(
         &self,
-        surface: Surface,
-        call: &'static str,
         request: &mut Request<B>,
-        mark: Option<&Arc<RequestGuard>>,
     ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        self.api.hosts.check(self.authority.as_deref(), request.headers())?;
+        let mark = self.context.connection.as_deref();
         if request.headers().len() > FIELDS_MAX {
             return Err(ApiError::new(Code::TooLarge, format!("the head has more than {FIELDS_MAX} fields"))
                 .hint("send only what the call needs"));
@@ -285,7 +384,8 @@ impl Api {
                 })
                 .flatten(),
         );
-        if is_stream(surface, call) {
+        let cost = self.context.row.cost;
+        if cost.is_stream() {
             let room = mark.is_none_or(|mark| mark.is_stream());
             let full = || ApiError::overloaded("too many session streams on one connection", COME_BACK_AFTER);
             return if room { Ok(None) } else { Err(full()) };
@@ -294,42 +394,35 @@ impl Api {
             mark.into_iter().for_each(|mark| mark.set_busy(true));
             return Ok(None);
         }
-        let unread = if call == "sessions.renew" { &self.unread_renewals } else { &self.unread };
+        let unread = if cost.is_renewal() { &self.api.unread_renewals } else { &self.api.unread };
         turn(unread, "too many requests have been begun and not sent to their end").map(Some)
     }
 
-    fn metered<B>(
-        &self,
-        surface: Surface,
-        call: &'static str,
-        body: B,
-        unread: Option<OwnedSemaphorePermit>,
-        mark: Option<Arc<RequestGuard>>,
-    ) -> Metered<B> {
-        let renewal = call == "sessions.renew";
-        let streams = is_stream(surface, call);
-        let restore = surface == Surface::Grpc && call == grpc::RESTORE;
+    fn metered<B>(&self, body: B, unread: Option<OwnedSemaphorePermit>) -> Metered<B> {
+        let (api, cost) = (&self.api, self.context.row.cost);
+        let streams = cost.is_stream();
+        let (all, all_max) = match cost.is_renewal() {
+            true => (api.renewal_bodies.clone(), api.limits.renewal_bodies_bytes_max),
+            false => (api.bodies.clone(), api.limits.bodies_bytes_max),
+        };
         Metered {
             body,
             seen: 0,
-            bytes_max: match call {
-                _ if streams => None,
-                _ if restore => Some(2 * RESTORE_BYTES_MAX),
-                _ => Some(self.limits.body_bytes_max),
+            bytes_max: match cost {
+                // A restore is read message by message, and has as many as it has.
+                _ if streams || cost == Cost::Restore => None,
+                _ => Some(api.limits.body_bytes_max),
             },
-            all: if renewal { self.renewal_bodies.clone() } else { self.bodies.clone() },
-            all_max: if renewal {
-                self.limits.renewal_bodies_bytes_max
-            } else {
-                self.limits.bodies_bytes_max
-            },
-            within: (!streams).then_some(self.limits.body_within),
+            all,
+            all_max,
+            within: (!streams).then_some(api.limits.body_within),
             // A backup is large; it may take its time as long as it moves.
-            restarts: restore,
+            restarts: cost == Cost::Restore,
             late: None,
-            surface,
+            surface: self.surface,
+            arriving: self.context.in_flight.clone().map(|stream| (stream, Arriving::default(), 0)),
             // A stream says by itself when it keeps a session alive.
-            unread: Unread { _turn: unread, mark: mark.filter(|_| !streams) },
+            unread: Unread { _turn: unread, mark: self.context.connection.clone().filter(|_| !streams) },
         }
     }
 }
@@ -342,13 +435,6 @@ impl Serve for Front {
 
 fn is_grpc(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"))
-}
-
-fn refuse(surface: Surface, error: ApiError) -> Response<Body> {
-    match surface {
-        Surface::Http => Refused(error).into_response(),
-        Surface::Grpc => grpc::status(error).into_http(),
-    }
 }
 
 /// The header in which gRPC answers carry the stable code, for whoever does not decode the details.
@@ -441,6 +527,8 @@ struct Metered<B> {
     restarts: bool,
     late: Option<Pin<Box<Sleep>>>,
     surface: Surface,
+    /// For a session stream: where the message that is still arriving counts, and how much of it does.
+    arriving: Option<(Arc<InFlight>, Arriving, usize)>,
     unread: Unread,
 }
 
@@ -471,8 +559,16 @@ impl<B> Metered<B> {
     }
 
     /// Takes in what arrived, or says why not.
-    fn take(&mut self, bytes: usize) -> Result<(), ApiError> {
+    fn take(&mut self, data: &[u8]) -> Result<(), ApiError> {
+        if let Some((stream, message, counted)) = &mut self.arriving {
+            // What is whole goes to the stream, which counts it until it is answered.
+            let arrived = message.add(data);
+            stream.give_back(std::mem::take(counted));
+            stream.take(arrived)?;
+            *counted = arrived;
+        }
         let Some(bytes_max) = self.bytes_max else { return Ok(()) };
+        let bytes = data.len();
         self.seen += bytes;
         let all = self.all.fetch_add(bytes, Relaxed) + bytes;
         if self.seen > bytes_max {
@@ -517,7 +613,7 @@ where
                 if this.body.is_end_stream() {
                     this.unread.read();
                 }
-                match this.take(frame.data_ref().map_or(0, Bytes::len)) {
+                match this.take(frame.data_ref().map_or(&[][..], |data| data)) {
                     Ok(()) => Poll::Ready(Some(Ok(frame))),
                     Err(error) => this.refuse(error),
                 }
@@ -550,6 +646,9 @@ where
 
 impl<B> Drop for Metered<B> {
     fn drop(&mut self) {
+        if let Some((stream, _, counted)) = &self.arriving {
+            stream.give_back(*counted);
+        }
         if self.bytes_max.is_some() {
             self.all.fetch_sub(self.seen, Relaxed);
         }

@@ -11,20 +11,21 @@ use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tenure_clock::Clock;
 use tenure_core::{
-    Answer, Command, FormatVersion, Message, Moment, Proposer, ProposerLimits, QueueKind, Renewal,
-    RenewalAnswer, Sealed, Settings, Turned, Waiting,
+    Answer, Command, FormatVersion, Message, Proposer, ProposerLimits, QueueKind, Renewal, RenewalAnswer,
+    Sealed, Settings, Turned, Waiting,
 };
-use tenure_replica::{Alarm, Execution, Leadership, ProposeError, Replica, spin_wait};
+use tenure_replica::{Alarm, CallerDetector, Leadership, ProposeError, Replica, spin_wait};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
+use crate::bounded::{BoundedReceiver, BoundedSender, Bounds, Refused, bounded};
 use crate::failure::Failure;
-use crate::idle_detection::IdleDetection;
 use crate::probe::Prober;
 use crate::replicated::{AppliedEntry, Replicated};
 
-/// How many requests may wait in each queue before the leader loop takes them in.
+/// How many requests may wait in each queue before the leader loop takes them in. What they may weigh together is what the
+/// proposer lets wait: bytes, or renewals.
 const QUEUE_MAX: usize = 65_536;
 
 /// What is done with an answer, once.
@@ -87,24 +88,33 @@ impl Message for LeaderRequest {
     }
 }
 
-/// The queues that requests are put into. Opens and renewals have one of their own, so that no flood of
-/// anything else can fill it.
+/// The queues that requests are put into. Renewals have one of their own, and so have opens: no flood of anything else can
+/// fill it.
 #[derive(Clone)]
 pub struct RequestQueues {
-    first: mpsc::Sender<LeaderRequest>,
-    rest: mpsc::Sender<LeaderRequest>,
+    renewals: BoundedSender<LeaderRequest>,
+    opens: BoundedSender<LeaderRequest>,
+    rest: BoundedSender<LeaderRequest>,
     probes: mpsc::Sender<u128>,
     prober: Prober,
+    numbers: Arc<Mutex<LeaderLoopNumbers>>,
 }
 
 impl RequestQueues {
     /// Queues a request, or fails it at once if the queue is full.
     pub fn put(&self, request: LeaderRequest) {
-        let queue = if request.queue() == QueueKind::Other { &self.rest } else { &self.first };
-        match queue.try_send(request) {
+        let (queue, weight) = match request.queue() {
+            QueueKind::Renewal => (&self.renewals, request.renewals()),
+            QueueKind::Open => (&self.opens, request.bytes()),
+            QueueKind::Other => (&self.rest, request.bytes()),
+        };
+        match queue.try_send(weight, request) {
             Ok(()) => {}
-            Err(mpsc::error::TrySendError::Full(request)) => request.fail(Failure::overloaded()),
-            Err(mpsc::error::TrySendError::Closed(request)) => request.fail(Failure::Stopping),
+            Err(Refused::Full(request)) => {
+                self.numbers.lock().overloaded += 1;
+                request.fail(Failure::overloaded());
+            }
+            Err(Refused::Closed(request)) => request.fail(Failure::Stopping),
         }
     }
 
@@ -143,18 +153,16 @@ pub struct LeaderLoop {
     replica: Replica<Replicated>,
     clock: Arc<dyn Clock>,
     prober: Prober,
-    first: mpsc::Receiver<LeaderRequest>,
-    rest: mpsc::Receiver<LeaderRequest>,
+    renewals: BoundedReceiver<LeaderRequest>,
+    opens: BoundedReceiver<LeaderRequest>,
+    rest: BoundedReceiver<LeaderRequest>,
     probes: mpsc::Receiver<u128>,
     /// Entries under way, answered in the order of the log.
     under_way: FuturesOrdered<BoxFuture<'static, Answered>>,
     /// Entries whose answers are known and have still to be sent.
     answered: Vec<Answered>,
-    idle_detection: IdleDetection,
-    /// Since when the loop waits for a request, or for the answer to what is under way.
-    waits_since: Option<Moment>,
-    /// Simulated time stands still for whoever does not sleep.
-    spins: bool,
+    /// Whether a single client is served, and how long to spin for it.
+    callers: CallerDetector,
     numbers: Arc<Mutex<LeaderLoopNumbers>>,
     founding: Option<Settings>,
     /// The agreed format version, as of the last entry that was answered. It never falls.
@@ -175,36 +183,40 @@ pub fn leader_loop(
     clock: Arc<dyn Clock>,
     prober: Prober,
     limits: ProposerLimits,
-    execution: Execution,
     founding: Settings,
 ) -> (LeaderLoop, RequestQueues, Arc<Mutex<LeaderLoopNumbers>>) {
-    let (first_sender, first) = mpsc::channel(QUEUE_MAX);
-    let (rest_sender, rest) = mpsc::channel(QUEUE_MAX);
+    let queue = |weight_max| bounded(Bounds { count_max: QUEUE_MAX, weight_max });
+    let (renewal_sender, renewals) = queue(limits.renewals_waiting_max);
+    let (open_sender, opens) = queue(limits.open_bytes_waiting_max);
+    let (rest_sender, rest) = queue(limits.command_bytes_waiting_max);
     let (probe_sender, probes) = mpsc::channel(64);
     let numbers = Arc::new(Mutex::new(LeaderLoopNumbers::default()));
     let leader_loop = LeaderLoop {
         proposer: Proposer::new(limits),
         held: None,
+        callers: replica.caller_detector(),
         replica,
         clock,
         prober: prober.clone(),
-        first,
+        renewals,
+        opens,
         rest,
         probes,
         under_way: FuturesOrdered::new(),
         answered: Vec::new(),
-        idle_detection: IdleDetection::default(),
-        waits_since: None,
-        spins: execution == Execution::Threads,
         numbers: numbers.clone(),
         founding: Some(founding),
         format: FormatVersion::OLDEST,
     };
-    (
-        leader_loop,
-        RequestQueues { first: first_sender, rest: rest_sender, probes: probe_sender, prober },
-        numbers,
-    )
+    let queues = RequestQueues {
+        renewals: renewal_sender,
+        opens: open_sender,
+        rest: rest_sender,
+        probes: probe_sender,
+        prober,
+        numbers: numbers.clone(),
+    };
+    (leader_loop, queues, numbers)
 }
 
 impl LeaderLoop {
@@ -221,8 +233,7 @@ impl LeaderLoop {
                 self.prober.send(number);
             }
             let wake = self.proposer.next_wake(now).map(|wake| wake.longest_since(now));
-            self.waits_since.get_or_insert(now);
-            let spin_for = self.idle_detection.spin_for(self.under_way.len()).filter(|_| self.spins);
+            let spin_for = self.callers.wait(self.under_way.len(), Instant::now());
             tokio::select! {
                 biased;
                 changed = leadership.changed() => {
@@ -234,10 +245,11 @@ impl LeaderLoop {
                 }
                 Some(answered) = self.under_way.next(), if !self.under_way.is_empty() => self.entry_done(answered),
                 Some(number) = self.probes.recv() => self.proposer.probe_returned(number),
-                request = self.first.recv() => match request {
+                request = self.renewals.recv() => match request {
                     Some(request) => self.take_in(request),
                     None => break,
                 },
+                Some(request) = self.opens.recv() => self.take_in(request),
                 Some(request) = self.rest.recv() => self.take_in(request),
                 () = alarm.rings(wake.map(|wake| Instant::now() + wake)) => {}
                 never = spin_wait(spin_for) => match never {},
@@ -261,18 +273,19 @@ impl LeaderLoop {
         while let Ok(number) = self.probes.try_recv() {
             self.proposer.probe_returned(number);
         }
-        while let Ok(request) = self.first.try_recv() {
+        while let Some(request) = self.renewals.try_recv() {
             self.take_in(request);
         }
-        while let Ok(request) = self.rest.try_recv() {
+        while let Some(request) = self.opens.try_recv() {
+            self.take_in(request);
+        }
+        while let Some(request) = self.rest.try_recv() {
             self.take_in(request);
         }
     }
 
     fn take_in(&mut self, request: LeaderRequest) {
-        let under_way = self.under_way.len();
-        let waited = if under_way == 0 { self.waited() } else { None };
-        self.idle_detection.arrived(under_way, waited);
+        self.callers.request_arrived(self.under_way.len(), Instant::now);
         match self.proposer.arrived(request) {
             Ok(()) => {}
             Err((request, Turned::NotLeader)) => request.fail(Failure::NoLeader { leader: None }),
@@ -301,13 +314,16 @@ impl LeaderLoop {
         self.numbers.lock().terms_led += 1;
         info!(term = leader_term.term, node = leader_term.node, "became leader");
         if let Some(settings) = self.founding.take_if(|_| !formed) {
-            self.put_in(&Command::Configure(Box::new(settings)), self.format);
             // Nobody could return to an older release with a cluster that did not exist there: a new one begins with
             // the newest version that all of its members know.
             let common = self.replica.status().protocol.try_into().ok().and_then(FormatVersion::known);
-            if let Some(to) = common.filter(|common| *common > self.format) {
-                self.put_in(&Command::Upgrade { to }, to);
+            let format = common.unwrap_or(self.format).max(self.format);
+            if format > self.format {
+                self.put_in(&Command::Upgrade { to: format }, format);
             }
+            // After the raise, which gives untouched limits their new defaults.
+            let settings = Settings { limits: settings.limits.fit(format), ..settings };
+            self.put_in(&Command::Configure(Box::new(settings)), format);
         }
         self.put_in(&Command::BecameLeader { node: leader_term.node, term: leader_term.term }, self.format);
     }
@@ -338,8 +354,7 @@ impl LeaderLoop {
         let Some(leader_term) = self.held else { return };
         while let Some(sealed) = self.proposer.seal(|| self.clock.now()) {
             let number = sealed.number;
-            self.idle_detection.sealed(sealed.batch.len(), self.under_way.len());
-            self.replica.set_callers(self.idle_detection.callers());
+            self.callers.entry_sealed(sealed.batch.len(), self.under_way.len());
             let (entry, waiting) = self.encode(sealed);
             match self.replica.propose(leader_term, entry).await {
                 Ok(proposal) => self.under_way.push_back(
@@ -387,14 +402,8 @@ impl LeaderLoop {
         (Bytes::from(entry), waiting)
     }
 
-    /// How long the loop has waited for what comes now.
-    fn waited(&mut self) -> Option<Duration> {
-        self.waits_since.take().map(|since| self.clock.now().longest_since(since))
-    }
-
     fn entry_done(&mut self, entry: Answered) {
-        let waited = self.waited();
-        self.idle_detection.answered(waited);
+        self.callers.entry_answered(Instant::now);
         if self.held == Some(entry.leader_term) {
             self.proposer.answered(entry.number);
             if let Ok(applied) = &entry.answer {

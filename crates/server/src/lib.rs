@@ -6,18 +6,24 @@
 
 mod acquire;
 mod admin;
+mod answer_size;
+mod bounded;
+#[doc(hidden)]
+pub mod call_table;
 mod calls;
 mod config;
 mod connections;
+mod context;
 mod delivery;
 mod descriptors;
+mod event_files;
 mod event_hub;
 mod failure;
 mod forward;
 mod front;
 mod grpc;
 mod http;
-mod idle_detection;
+mod in_flight;
 mod leader_loop;
 mod listen;
 mod members;
@@ -25,6 +31,7 @@ mod metrics;
 mod node;
 mod probe;
 mod replicated;
+mod restore;
 mod server;
 mod signing;
 mod tally;
@@ -34,6 +41,7 @@ mod upgrade;
 mod watching;
 
 pub use config::Config;
+pub use event_files::EventFileOptions;
 pub use event_hub::{EventHub, Listener};
 pub use failure::Failure;
 pub use leader_loop::LeaderLoopNumbers;

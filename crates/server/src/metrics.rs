@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{EndReason, Margins};
+use tenure_core::{ArmedView, EndReason, FenceView, Margins};
 use tenure_replica::Role;
 
 use crate::node::Node;
@@ -190,7 +190,7 @@ fn render_machine(node: &Node, page: &mut Page) {
         .value(counts.leases);
     page.gauge("tenure_resources_remembered", "Free resources whose history is remembered.")
         .value(counts.remembered);
-    page.gauge("tenure_waiters", "Acquires that stand in line.").value(counts.waiters);
+    page.gauge("tenure_waiters", "Acquires that are queued.").value(counts.waiters);
     page.gauge("tenure_registers", "Registers that exist, or whose guard is remembered.")
         .value(counts.registers);
     page.counter("tenure_revision_total", "Visible changes so far: the cluster's revision.").value(revision);
@@ -245,26 +245,16 @@ const FENCES_MAX: usize = 1_000;
 
 /// Which fence has installed which token, and what each has prevented.
 fn render_fences(node: &Node, page: &mut Page) {
-    let (mut fences, all) = node.glance(|machine| {
-        let mut all = 0;
-        let mut shown = Vec::new();
-        for resource in machine.fenced() {
-            for (fence, record) in resource.more.iter().flat_map(|more| &more.fences) {
-                all += 1;
-                if shown.len() < FENCES_MAX {
-                    shown.push((resource.name.clone(), fence.clone(), record.clone()));
-                }
-            }
-        }
-        (shown, all)
+    let (fences, all) = node.glance(|machine| {
+        let shown: Vec<FenceView> = machine.all_fences().take(FENCES_MAX).collect();
+        (shown, machine.counts().fences)
     });
-    fences.sort_by(|(a, x, _), (b, y, _)| (a, x).cmp(&(b, y)));
     page.gauge("tenure_fences", "Fences of all resources; the first thousand are shown one by one.")
         .value(all);
     let mut armed = page
         .gauge("tenure_fence_armed_token", "The token that a fence has installed; compare with the lease's.");
-    for (resource, fence, record) in &fences {
-        for (slot, token) in &record.armed {
+    for FenceView { resource, fence, armed: tokens, .. } in &fences {
+        for ArmedView { slot, token, .. } in tokens {
             let slot = slot.map_or_else(String::new, |slot| slot.get().to_string());
             armed.labelled(
                 &[("resource", resource.as_str()), ("fence", fence.as_str()), ("slot", &slot)],
@@ -274,8 +264,8 @@ fn render_fences(node: &Node, page: &mut Page) {
     }
     let mut refused =
         page.counter("tenure_fence_refused_total", "Stale writes that a fence has refused, as it reported.");
-    for (resource, fence, record) in &fences {
-        refused.labelled(&[("resource", resource.as_str()), ("fence", fence.as_str())], record.refused);
+    for FenceView { resource, fence, refused: writes, .. } in &fences {
+        refused.labelled(&[("resource", resource.as_str()), ("fence", fence.as_str())], writes);
     }
 }
 
@@ -296,7 +286,7 @@ fn render_tally(node: &Node, page: &mut Page) {
         "Cluster time by which expired leases outlived their deadline.",
     )
     .durations(&[], tally.late.buckets(), tally.late.sum());
-    page.histogram("tenure_wait_seconds", "How long granted acquires had stood in line.").durations(
+    page.histogram("tenure_wait_seconds", "How long granted acquires had been queued.").durations(
         &[],
         tally.waited.buckets(),
         tally.waited.sum(),
@@ -354,6 +344,11 @@ fn render_replica(node: &Node, page: &mut Page) {
         .value(replica.purged.unwrap_or(0));
     page.gauge("tenure_log_disk_bytes", "Size of the log's files.").value(replica.log.disk_bytes);
     page.gauge("tenure_log_segments", "Files of the log.").value(replica.log.segments);
+    let (bytes, first, last) = node.past_events().files.held();
+    page.gauge("tenure_event_files_bytes", "Size of the files of past events.").value(bytes);
+    page.gauge("tenure_event_files_first_revision", "The oldest revision in them; zero if there is none.")
+        .value(first);
+    page.gauge("tenure_event_files_last_revision", "The newest revision in them.").value(last);
     page.counter("tenure_log_written_bytes_total", "Bytes written to the log since the start.")
         .value(replica.log.written_bytes);
     page.counter("tenure_log_frames_total", "Group commits written since the start.")
@@ -374,16 +369,17 @@ fn render_replica(node: &Node, page: &mut Page) {
             lag.labelled(&[("node", &peer.node.to_string())], behind);
         }
     }
-    page.gauge("tenure_office_held", "1 while this node counts cluster time.")
+    page.gauge("tenure_leading", "1 while this node leads and counts cluster time.")
         .value(u8::from(leader_loop.is_leading));
-    page.counter("tenure_offices_total", "How often this node became leader since its start.")
+    page.counter("tenure_terms_led_total", "How often this node became leader since its start.")
         .value(leader_loop.terms_led);
-    let mut waiting = page.gauge("tenure_desk_waiting", "What waits to be sealed into an entry, by line.");
-    waiting.labelled(&[("line", "renewals")], leader_loop.waiting.renewals);
-    waiting.labelled(&[("line", "opens")], leader_loop.waiting.opens);
-    waiting.labelled(&[("line", "commands")], leader_loop.waiting.commands);
-    page.gauge("tenure_desk_waiting_bytes", "Bytes of the opens and commands that wait there.")
-        .value(leader_loop.waiting.bytes);
+    let mut waiting =
+        page.gauge("tenure_leader_queue_requests", "Requests queued at the leader for an entry, by queue.");
+    waiting.labelled(&[("queue", "renewals")], leader_loop.waiting.renewals);
+    waiting.labelled(&[("queue", "opens")], leader_loop.waiting.opens);
+    waiting.labelled(&[("queue", "commands")], leader_loop.waiting.commands);
+    page.gauge("tenure_leader_queue_bytes", "Bytes of the queued opens and commands.")
+        .value(leader_loop.waiting.open_bytes + leader_loop.waiting.command_bytes);
     page.gauge("tenure_entries_in_flight", "Entries proposed and not yet answered.")
         .value(leader_loop.in_flight);
     page.counter(
@@ -396,8 +392,26 @@ fn render_replica(node: &Node, page: &mut Page) {
         "By how much cluster time runs ahead of this node's clock, as a share; 0 while rho allows it.",
     )
     .value(node.replica().machine().read().leader_fast_ppm() as f64 / 1e6);
-    page.counter("tenure_desk_overloaded_total", "Commands turned away because the leader's line was full.")
+    page.counter("tenure_leader_overloaded_total", "Requests refused because the leader's queue was full.")
         .value(leader_loop.overloaded);
+    let forwarded = node.forwarder().numbers();
+    let mut unanswered = page.gauge(
+        "tenure_forward_unanswered",
+        "On a follower: what was forwarded to the leader, or is about to be, and has no answer yet.",
+    );
+    unanswered.labelled(&[("queue", "commands")], forwarded.commands);
+    unanswered.labelled(&[("queue", "renewals")], forwarded.renewals);
+    page.gauge("tenure_forward_unanswered_bytes", "Bytes of the commands among them.")
+        .value(forwarded.command_bytes);
+    page.counter("tenure_forward_commands_total", "Commands forwarded to the leader since the start.")
+        .value(forwarded.commands_sent);
+    page.counter("tenure_forward_messages_total", "Messages that these commands travelled in.")
+        .value(forwarded.messages_sent);
+    page.counter(
+        "tenure_forward_overloaded_total",
+        "Commands, and calls with renewals, refused because too many forwarded ones had no answer yet.",
+    )
+    .value(forwarded.overloaded);
 }
 
 /// Text in the Prometheus exposition format.

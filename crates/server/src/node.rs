@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tenure_core::{
-    AcquireBy, Answer, Command, FormatVersion, Machine, Renewal, RenewalAnswer, Secret, SessionId,
-    TransmissionId,
+    AcquireBy, Answer, Command, FormatVersion, Identity, Machine, Renewal, RenewalAnswer, RestoreId,
+    Revision, Secret, SessionId, TransmissionId,
 };
-use tenure_replica::{Entropy, Leadership, NodeId, Replica, Status};
+use tenure_replica::{Entropy, Execution, Leadership, NodeId, Replica, Status};
 use tokio::sync::{oneshot, watch};
 
 use crate::acquire::{HangUps, watch_contact};
 use crate::admin::Admin;
+use crate::call_table::Call;
+use crate::event_files::{Cursor, EventFiles, FilePage};
 use crate::event_hub::EventHub;
 use crate::failure::Failure;
 use crate::forward::{self, Forwarder};
@@ -31,6 +33,7 @@ struct Inner {
     replica: Replica<Replicated>,
     queues: RequestQueues,
     event_hub: Arc<EventHub>,
+    past_events: PastEvents,
     entropy: Entropy,
     numbers: Arc<Mutex<LeaderLoopNumbers>>,
     forwarder: Forwarder,
@@ -41,6 +44,53 @@ struct Inner {
     hang_ups: HangUps,
     /// Whether this node is in touch with its leader, as far as waiting calls need to know.
     contact: Arc<watch::Sender<bool>>,
+}
+
+/// A command that comes in, from wherever it comes.
+pub(crate) enum Submission<'a> {
+    /// From a client of this node, or made by this node itself.
+    Command(&'a Command),
+    /// From another node, encoded there. It goes through this node's own leader loop or nowhere.
+    Forwarded {
+        /// The version that it was encoded in.
+        version: FormatVersion,
+        /// As it stands in an entry of that version.
+        encoded: Vec<u8>,
+    },
+    /// Raises the agreed format version. This node leads, and has heard from every member that it knows that version.
+    Raise(FormatVersion),
+}
+
+/// A command as the leader loop takes it.
+struct Accepted {
+    version: FormatVersion,
+    encoded: Vec<u8>,
+    raises: bool,
+    opens: bool,
+}
+
+/// The event files, and where reading them runs: it blocks.
+#[derive(Clone)]
+pub(crate) struct PastEvents {
+    pub files: Arc<EventFiles>,
+    pub execution: Execution,
+}
+
+impl PastEvents {
+    /// The next events after a revision.
+    pub async fn read(&self, after: Revision, cursor: Option<Cursor>) -> FilePage {
+        let files = self.files.clone();
+        self.execution.blocking(move || files.read(after, cursor)).await
+    }
+
+    /// The revision after which everything is there, given that memory has everything after `memory`.
+    pub async fn complete_after(&self, memory: Revision) -> Revision {
+        if memory == Revision::default() {
+            return memory;
+        }
+        let files = self.files.clone();
+        self.execution.blocking(move || files.complete_after(memory)).await
+    }
 }
 
 /// Who puts commands into the log.
@@ -69,7 +119,7 @@ impl Node {
     pub(crate) fn new(
         forwarder: Forwarder,
         queues: RequestQueues,
-        event_hub: Arc<EventHub>,
+        (event_hub, past_events): (Arc<EventHub>, PastEvents),
         entropy: Entropy,
         numbers: Arc<Mutex<LeaderLoopNumbers>>,
         signer: Signer,
@@ -81,6 +131,7 @@ impl Node {
             replica: forwarder.replica().clone(),
             queues,
             event_hub,
+            past_events,
             entropy,
             numbers,
             forwarder,
@@ -95,38 +146,70 @@ impl Node {
         node
     }
 
+    /// The one way into the log: every command from every surface (plain calls, session streams, other nodes, this
+    /// node itself) comes through here, with who it is from. The answer goes to `reply`; nothing waits here.
+    pub(crate) fn accept(&self, identity: &Identity, submission: Submission<'_>, reply: Reply<Answer>) {
+        // The only identity there is may do everything. With a second one this line stops compiling: here is where
+        // the identity joins what is put into the log, and what is forwarded.
+        let Identity::Anyone = identity;
+        // Only what clients of this node ask for is forwarded.
+        let command = if let Submission::Command(command) = &submission { Some(*command) } else { None };
+        let (accepted, route) = match self.prepare(submission) {
+            Ok(accepted) => accepted,
+            Err(failure) => return reply(Err(failure)),
+        };
+        match (route, command) {
+            (Route::Here, _) => self.0.queues.put(accepted.request(reply)),
+            (Route::To(leader), Some(command)) => {
+                let Accepted { version, encoded, .. } = accepted;
+                self.0.forwarder.command(leader, version, encoded, command, reply);
+            }
+            (Route::To(_) | Route::Nowhere, _) => reply(Err(Failure::NoLeader { leader: None })),
+        }
+    }
+
+    /// A submission as the log takes it, and where it goes.
+    fn prepare(&self, submission: Submission<'_>) -> Result<(Accepted, Route), Failure> {
+        match submission {
+            Submission::Command(command) => {
+                let (version, encoded) = self.encode(command)?;
+                Ok((Accepted::new(version, encoded, command), self.leader()))
+            }
+            // Another node made these bytes; what is put into the log must be readable by all. What was forwarded
+            // once is not forwarded again.
+            Submission::Forwarded { version, encoded } => {
+                let command = tenure_wire::decode_command(version, &encoded).map_err(|error| {
+                    Failure::Unknown { reason: format!("a forwarded command is unreadable: {error}") }
+                })?;
+                if Call::of(&command).is_none() {
+                    let reason = "a command that only a leader gives was forwarded".into();
+                    return Err(Failure::Unknown { reason });
+                }
+                Ok((Accepted::new(version, encoded, &command), Route::Here))
+            }
+            Submission::Raise(to) => {
+                let command = Command::Upgrade { to };
+                let mut encoded = Vec::new();
+                tenure_wire::encode_command(to, &command, &mut encoded);
+                Ok((Accepted::new(to, encoded, &command), Route::Here))
+            }
+        }
+    }
+
     /// Puts a command through the log, here or at the leader, and gives what applying it answered.
-    pub async fn submit(&self, command: Command) -> Result<Answer, Failure> {
-        let (version, encoded) = self.encode(&command)?;
-        match self.leader() {
-            Route::Here => self.post(version, encoded, &command).await,
-            Route::To(leader) => self.0.forwarder.command(leader, version, encoded).await,
-            Route::Nowhere => Err(Failure::NoLeader { leader: None }),
-        }
+    pub async fn submit(&self, identity: &Identity, command: &Command) -> Result<Answer, Failure> {
+        self.answer_to(identity, Submission::Command(command)).await
     }
 
-    /// Puts an encoded command through this node's own leader loop.
-    pub(crate) async fn submit_here(
+    /// Puts a submission through the log and gives what applying it answered.
+    pub(crate) async fn answer_to(
         &self,
-        version: FormatVersion,
-        encoded: Vec<u8>,
+        identity: &Identity,
+        submission: Submission<'_>,
     ) -> Result<Answer, Failure> {
-        // Another node made these bytes; what is put into the log must be readable by all.
-        let command = tenure_wire::decode_command(version, &encoded).map_err(|error| Failure::Unknown {
-            reason: format!("a forwarded command is unreadable: {error}"),
-        })?;
-        if let Command::Upgrade { .. } = command {
-            return Err(Failure::Unknown { reason: "only a leader raises the format version".into() });
-        }
-        self.post(version, encoded, &command).await
-    }
-
-    /// Raises the agreed format version. This node leads, and has heard from every member that it knows that version.
-    pub(crate) async fn raise_format(&self, to: FormatVersion) -> Result<Answer, Failure> {
-        let command = Command::Upgrade { to };
-        let mut encoded = Vec::new();
-        tenure_wire::encode_command(to, &command, &mut encoded);
-        self.post(to, encoded, &command).await
+        let (reply, answer) = oneshot::channel();
+        self.accept(identity, submission, Box::new(|answer| drop(reply.send(answer))));
+        answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
     }
 
     /// The command as this node writes it now: in the version that the cluster has agreed on.
@@ -144,35 +227,6 @@ impl Node {
     /// The format version that the cluster has agreed on, as far as this node has applied.
     pub fn format(&self) -> FormatVersion {
         self.0.forwarder.format()
-    }
-
-    async fn post(
-        &self,
-        version: FormatVersion,
-        encoded: Vec<u8>,
-        command: &Command,
-    ) -> Result<Answer, Failure> {
-        let (reply, answer) = oneshot::channel();
-        let reply = Box::new(|answer| drop(reply.send(answer)));
-        self.0.queues.put(command_mail(version, encoded, command, reply));
-        answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
-    }
-
-    /// Puts a command through the log like [`submit`](Self::submit), for a caller that has many under way: the
-    /// answer goes to `reply`, and nothing waits here.
-    pub fn submit_to(&self, command: &Command, reply: Reply<Answer>) {
-        let (version, encoded) = match self.encode(command) {
-            Ok(encoded) => encoded,
-            Err(failure) => return reply(Err(failure)),
-        };
-        match self.leader() {
-            Route::Here => self.0.queues.put(command_mail(version, encoded, command, reply)),
-            Route::To(leader) => {
-                let forwarder = self.0.forwarder.clone();
-                tokio::spawn(async move { reply(forwarder.command(leader, version, encoded).await) });
-            }
-            Route::Nowhere => reply(Err(Failure::NoLeader { leader: None })),
-        }
     }
 
     /// Renews sessions, each named by its id and the number of the transmission (zero for callers that keep
@@ -258,6 +312,11 @@ impl Node {
         &self.0.event_hub
     }
 
+    /// What memory no longer has of what happened.
+    pub(crate) fn past_events(&self) -> &PastEvents {
+        &self.0.past_events
+    }
+
     /// The secret half of a new session's id.
     pub fn draw_secret(&self) -> Secret {
         Secret::new(self.0.entropy.draw().to_be_bytes())
@@ -266,6 +325,11 @@ impl Node {
     /// The id of one transmission of a plain acquire.
     pub(crate) fn draw_transmission(&self) -> TransmissionId {
         TransmissionId::new(self.0.entropy.draw().to_be_bytes())
+    }
+
+    /// A name for a restore whose sender gave none.
+    pub(crate) fn draw_restore(&self) -> RestoreId {
+        RestoreId::new(self.0.entropy.draw().to_be_bytes())
     }
 
     /// Plain acquires whose callers hung up.
@@ -327,18 +391,20 @@ impl Node {
     }
 }
 
-fn command_mail(
-    version: FormatVersion,
-    encoded: Vec<u8>,
-    command: &Command,
-    reply: Reply<Answer>,
-) -> LeaderRequest {
-    let raises = matches!(command, Command::Upgrade { .. });
-    LeaderRequest::Command { encoded, version, raises, opens: opens(command), reply }
+impl Accepted {
+    fn new(version: FormatVersion, encoded: Vec<u8>, command: &Command) -> Accepted {
+        let raises = matches!(command, Command::Upgrade { .. });
+        Accepted { version, encoded, raises, opens: opens(command) }
+    }
+
+    fn request(self, reply: Reply<Answer>) -> LeaderRequest {
+        let Accepted { version, encoded, raises, opens } = self;
+        LeaderRequest::Command { encoded, version, raises, opens, reply }
+    }
 }
 
 /// Whether a command opens a session, and so waits in the queue ahead of everything else.
-fn opens(command: &Command) -> bool {
+pub(crate) fn opens(command: &Command) -> bool {
     match command {
         Command::Open(_) => true,
         Command::Acquire(acquire) => matches!(acquire.by, AcquireBy::Opening(_)),

@@ -7,10 +7,11 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use tenure_clock::Clock;
-use tenure_core::state::State;
 use tenure_core::{Applied, FormatVersion, LeaderPace, Machine, MachineTime};
 use tenure_replica::{Agreed, StateMachine};
+use tenure_wire::Captured;
 
+use crate::event_files::EventFiles;
 use crate::event_hub::EventHub;
 
 /// The rho that holders count with unless they are told otherwise: the bound on the difference of two clocks' rates.
@@ -20,6 +21,7 @@ const RHO_PPM: u32 = 500;
 pub struct Replicated {
     machine: Machine,
     event_hub: Arc<EventHub>,
+    event_files: Arc<EventFiles>,
     clock: Arc<dyn Clock>,
     pace: LeaderPace,
     agreed: Agreed,
@@ -38,18 +40,20 @@ pub struct AppliedEntry {
 
 /// A state on its way into a snapshot, or a machine on its way out of one.
 pub enum Capture {
-    Taken(Box<State>),
+    Taken(Box<Captured>, Arc<EventFiles>),
     Loaded(Box<Machine>),
 }
 
 impl Replicated {
     pub fn new(
         event_hub: Arc<EventHub>,
+        event_files: Arc<EventFiles>,
         clock: Arc<dyn Clock>,
         agreed: Agreed,
         newest: FormatVersion,
     ) -> Self {
-        Self { machine: Machine::default(), event_hub, clock, pace: LeaderPace::new(RHO_PPM), agreed, newest }
+        let (machine, pace) = (Machine::default(), LeaderPace::new(RHO_PPM));
+        Self { machine, event_hub, event_files, clock, pace, agreed, newest }
     }
 
     /// By how much cluster time runs ahead of this node's clock, in parts per million, if by more than rho allows.
@@ -92,38 +96,46 @@ impl StateMachine for Replicated {
         let entry = tenure_wire::decode_entry(self.newest, entry)
             .unwrap_or_else(|error| panic!("cannot apply: {error}"));
         let applied = self.machine.apply(entry);
+        if let Some(discarded) = self.machine.take_discarded() {
+            // Freeing a million records takes most of a second, in which nothing would be applied.
+            std::thread::spawn(move || drop(discarded));
+        }
         let format = self.machine.format();
         self.agreed.set(format.get().into());
         self.follow_pace();
+        let cluster = self.machine.settings().cluster;
+        self.event_files.append(cluster, format, self.machine.fresh_events());
         self.event_hub.publish(&applied, &self.machine);
         AppliedEntry { applied, time: self.time(), format }
     }
 
     fn capture(&self) -> Capture {
-        Capture::Taken(Box::new(self.machine.capture()))
+        Capture::Taken(Box::new(Captured::of(&self.machine)), self.event_files.clone())
     }
 
     fn write_snapshot(capture: Capture, output: &mut dyn Write) -> io::Result<()> {
         match capture {
-            Capture::Taken(state) => tenure_wire::write_snapshot(&state, output),
-            Capture::Loaded(machine) => tenure_wire::write_snapshot(&machine.capture(), output),
+            Capture::Taken(state, event_files) => {
+                // Once there is a snapshot, the log no longer shows what led to it: events must be durable before.
+                event_files.write(true);
+                state.write_snapshot(output)
+            }
+            Capture::Loaded(machine) => Captured::of(&machine).write_snapshot(output),
         }
     }
 
     fn read_snapshot(input: &mut dyn Read) -> io::Result<Capture> {
-        let state = tenure_wire::read_snapshot(FormatVersion::NEWEST, input)
+        let state = Captured::read_snapshot(FormatVersion::NEWEST, input)
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         let machine =
-            Machine::from_state(state).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            state.into_machine().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         Ok(Capture::Loaded(Box::new(machine)))
     }
 
     fn restore(&mut self, capture: Capture) {
         let machine = match capture {
             Capture::Loaded(machine) => *machine,
-            Capture::Taken(state) => {
-                Machine::from_state(*state).expect("a state taken from a machine is sound")
-            }
+            Capture::Taken(state, _) => state.into_machine().expect("a state taken from a machine is sound"),
         };
         assert!(
             machine.format() <= self.newest,
@@ -144,6 +156,9 @@ mod tests {
     use std::time::Duration;
     use tenure_clock::ManualClock;
     use tenure_core::{Entry, WallTime};
+    use tenure_replica::SimDisk;
+
+    use crate::event_files::EventFileOptions;
 
     /// Every node compares the stamps that it applies with its own clock; a snapshot says nothing of the leader's clock.
     #[test]
@@ -151,6 +166,7 @@ mod tests {
         let clock = ManualClock::new();
         let mut replicated = Replicated::new(
             EventHub::new(),
+            EventFiles::open(Arc::new(SimDisk::new()), EventFileOptions::default()),
             Arc::new(clock.clone()),
             Agreed::default(),
             FormatVersion::NEWEST,

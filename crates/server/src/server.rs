@@ -19,12 +19,13 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::descriptors;
+use crate::event_files::EventFiles;
 use crate::event_hub::EventHub;
 use crate::forward::Forwarder;
 use crate::front::{Front, FrontLimits};
 use crate::leader_loop::leader_loop;
 use crate::listen::{Accept, CONNECTIONS_MAX, bind};
-use crate::node::Node;
+use crate::node::{Node, PastEvents};
 use crate::probe::Prober;
 use crate::replicated::Replicated;
 use crate::signing::Signer;
@@ -80,6 +81,8 @@ pub struct Server {
     leader_loop: JoinHandle<()>,
     members: JoinHandle<()>,
     upgrade: Option<JoinHandle<()>>,
+    event_files: JoinHandle<()>,
+    execution: Execution,
 }
 
 impl Server {
@@ -123,6 +126,8 @@ impl Server {
         connections_max: impl FnOnce(bool) -> usize,
     ) -> Result<Server, StartError> {
         let event_hub = EventHub::new();
+        let (disk, options) = (world.disk.clone(), config.event_files);
+        let event_files = world.execution.blocking(move || EventFiles::open(disk, options)).await;
         let agreed = Agreed::default();
         let versions = Versions {
             oldest: FormatVersion::OLDEST.get().into(),
@@ -142,6 +147,7 @@ impl Server {
                 log: config.log,
                 snapshot: config.snapshot,
                 execution: world.execution,
+                low_latency: config.low_latency,
                 versions,
                 agreed: agreed.clone(),
                 entropy: world.entropy.clone(),
@@ -149,23 +155,26 @@ impl Server {
             },
             world.disk.clone(),
             world.network.clone(),
-            Replicated::new(event_hub.clone(), world.clock.clone(), agreed.clone(), config.format_newest),
+            Replicated::new(
+                event_hub.clone(),
+                event_files.clone(),
+                world.clock.clone(),
+                agreed.clone(),
+                config.format_newest,
+            ),
         )
         .await?;
         let connections_max = connections_max(!replica.is_alone());
         let prober = Prober::new(world.network, probe_address(address).to_string(), world.entropy.clone());
-        let (leader_loop, queues, numbers) = leader_loop(
-            replica.clone(),
-            world.clock.clone(),
-            prober,
-            config.proposer.clone(),
-            world.execution,
-            founding,
-        );
+        let (leader_loop, queues, numbers) =
+            leader_loop(replica.clone(), world.clock.clone(), prober, config.proposer.clone(), founding);
         let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
         let signer = Signer::new(config.node, world.disk, world.entropy.clone(), world.execution);
-        let forwarder = Forwarder::new(replica, world.clock.clone(), agreed);
-        let node = Node::new(forwarder, queues, event_hub, world.entropy, numbers, signer, client_address);
+        let forwarder = Forwarder::new(replica, world.clock.clone(), agreed, &config.proposer);
+        let past = PastEvents { files: event_files.clone(), execution: world.execution };
+        let events = (event_hub, past);
+        let node = Node::new(forwarder, queues, events, world.entropy, numbers, signer, client_address);
+        let event_files = tokio::spawn(event_files.keep(world.execution));
         let leader_loop = tokio::spawn(leader_loop.work());
         let members = tokio::spawn(node.clone().keep_members());
         let upgrade = config
@@ -182,7 +191,8 @@ impl Server {
         );
         let front = tokio::spawn(front.serve(accept, connections_max, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
-        Ok(Server { node, address, stop, front, leader_loop, members, upgrade })
+        let execution = world.execution;
+        Ok(Server { node, address, stop, front, leader_loop, members, upgrade, event_files, execution })
     }
 
     /// The node.
@@ -237,6 +247,9 @@ impl Server {
             upgrade.abort();
         }
         replica.shutdown().await;
+        self.event_files.abort();
+        let files = self.node.past_events().files.clone();
+        self.execution.blocking(move || files.write(true)).await;
         info!("stopped");
     }
 }

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use tenure_core::{Command, Grant, Machine, Mode, Scope, SessionId, Token};
+use tenure_core::{Command, Grant, Identity, Machine, Mode, Scope, SessionId, Token};
 use tenure_fence::sequencer::{ClaimedMode, Claims, Keys, Signing};
 use tenure_replica::{Disk, Entropy, Execution, NodeId};
 use tenure_wire::{ApiError, Code, words};
 use tokio::sync::Mutex;
 
 use crate::calls::failed;
+use crate::context::CallContext;
 use crate::front::Api;
 use crate::node::Node;
 
@@ -99,7 +100,7 @@ fn draw(disk: &dyn Disk, entropy: &Entropy) -> io::Result<[u8; SEED_BYTES]> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let file = disk.create_private(DRAFT)?;
+    let file = disk.create(DRAFT)?;
     file.write_at(&seed, 0)?;
     file.sync_data()?;
     disk.rename(DRAFT, FILE)?;
@@ -128,17 +129,20 @@ impl Api {
     /// States a grant that the session holds, signed.
     pub async fn sequencer(
         &self,
+        context: &CallContext,
         session: &SessionId,
         scope: &Scope,
         token: Option<Token>,
     ) -> Result<String, ApiError> {
-        let found = self.look(false, |machine| {
-            let held = machine.leases_of(session)?;
-            let ours = |grant: &Grant| grant.resource == scope.resource && grant.slot == scope.slot;
-            let grant = held.into_iter().find(|grant| ours(grant));
-            Some((grant.filter(|grant| token.is_none_or(|token| grant.token == token)), cluster(machine)))
+        let found = self.look(context, false, |machine| {
+            if !machine.knows(session) {
+                return Err(tenure_core::Refusal::UnknownSession);
+            }
+            let asked_for =
+                |grant: &Grant| grant.slot == scope.slot && token.is_none_or(|token| grant.token == token);
+            Ok((machine.lease_of(session, &scope.resource).filter(asked_for), cluster(machine)))
         });
-        let (grant, cluster) = found.await?.ok_or(tenure_core::Refusal::UnknownSession)?;
+        let (grant, cluster) = found.await??;
         let grant = grant.ok_or_else(|| {
             ApiError::new(Code::NotHeld, format!("the session does not hold {scope}"))
                 .hint("a sequencer states a live grant; acquire the resource first")
@@ -160,8 +164,8 @@ impl Api {
     }
 
     /// Whether a sequencer's token is still the newest of its scope.
-    pub async fn check_sequencer(&self, sequencer: &str) -> Result<Checked, ApiError> {
-        self.look(false, |machine| {
+    pub async fn check_sequencer(&self, context: &CallContext, sequencer: &str) -> Result<Checked, ApiError> {
+        self.look(context, false, |machine| {
             let unknown = Checked { verdict: Verdict::Unknown, presented: None, seen: None };
             let Ok(claims) = keys(machine).verify(sequencer) else { return unknown };
             let seen = machine.newest_token(&claims.scope);
@@ -178,7 +182,7 @@ impl Api {
     }
 
     /// Gives this node a new key. What the last one signed can still be checked; what was signed before that cannot.
-    pub async fn rotate_key(&self) -> Result<String, ApiError> {
+    pub async fn rotate_key(&self, context: &CallContext) -> Result<String, ApiError> {
         let signer = self.node.signer();
         let last = signer.key().await?;
         self.node.publish(&last).await?;
@@ -191,14 +195,14 @@ impl Api {
                 .collect()
         });
         for kid in older {
-            self.withdraw_key(kid).await?;
+            self.withdraw_key(context, kid).await?;
         }
         Ok(new.kid().to_owned())
     }
 
     /// Takes a public key out of the set: nothing that it signed can be checked any more. If its node still signs with it,
     /// that node draws another one first, or it would publish this one again.
-    pub async fn withdraw_key(&self, kid: Arc<str>) -> Result<(), ApiError> {
+    pub async fn withdraw_key(&self, context: &CallContext, kid: Arc<str>) -> Result<(), ApiError> {
         let of =
             |machine: &Machine| machine.signing_keys().find(|(known, ..)| **known == kid).map(|key| key.1);
         match self.node.glance(of) {
@@ -207,7 +211,7 @@ impl Api {
             Some(node) => self.node.ask_for_key(node, &kid).await,
             None => {}
         }
-        self.submit_without_result(Command::WithdrawKey { kid }).await
+        self.submit_without_result(context, Command::WithdrawKey { kid }).await
     }
 }
 
@@ -252,7 +256,8 @@ impl Node {
         }
         let node = self.signer().node;
         let publish = Command::PublishKey { node, kid: key.kid().into(), key: public };
-        self.submit(publish).await.map_err(failed)??;
+        // The node's own doing, whoever asked for a signature.
+        self.submit(&Identity::Anyone, &publish).await.map_err(failed)??;
         Ok(())
     }
 }

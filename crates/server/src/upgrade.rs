@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_clock::Clock;
-use tenure_core::{AutoUpgrade, FormatVersion};
+use tenure_core::{AutoUpgrade, FormatVersion, Identity};
 use tenure_wire::{ApiError, Code, proto};
 
 use crate::calls::failed;
-use crate::node::{Node, Route};
+use crate::node::{Node, Route, Submission};
 
 /// How often a node that upgrades by itself asks the members.
 const ASKED_EVERY: Duration = Duration::from_secs(5);
@@ -32,7 +32,7 @@ impl Node {
         let from = self.read(|machine| machine.format()).await.map_err(failed)?;
         let everybody = self.everybody().await;
         let Some(to) = possible(from, &everybody) else { return Err(not_possible(from, &everybody)) };
-        self.raise_format(to).await.map_err(failed)??;
+        self.answer_to(&Identity::Anyone, Submission::Raise(to)).await.map_err(failed)??;
         tracing::info!(%from, %to, "the format version was raised");
         Ok(proto::UpgradeResponse { from: from.get().into(), to: to.get().into() })
     }

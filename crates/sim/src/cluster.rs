@@ -1,12 +1,16 @@
-//! The nodes of a simulated cluster: the shipped server, each in a process on a machine with a disk of its own.
+//! The nodes of a simulated cluster: the shipped server, each in its own process on a machine with its own
+//! disk.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tenure_core::{FormatVersion, Limits, ProposerLimits};
-use tenure_replica::{Entropy, Execution, LogOptions, NodeId, RaftTiming, SimDisk, SnapshotOptions, Wreck};
-use tenure_server::{Config, Node, Server, World};
+use tenure_replica::{
+    Entropy, Execution, LogOptions, LowLatencyOptions, LowLatencyStatus, NodeId, RaftTiming, SimDisk,
+    SnapshotOptions, Wreck,
+};
+use tenure_server::{Config, EventFileOptions, Node, Server, World};
 
 use crate::dice::Dice;
 use crate::host::Process;
@@ -29,18 +33,22 @@ pub struct Member {
     pub restart_at: Option<Tick>,
     /// An injected fault explains if it ends by itself.
     pub excused: bool,
-    /// Its power goes with the next sync that fails, and what is kept of what was not synced falls as this says.
+    /// Its power goes with the next sync that fails, and what is kept of what was not synced falls as this
+    /// says.
     pub power_goes: Option<u64>,
     /// It has no place here any more, or will have none: it lost its disk, or is being removed.
     pub leaving: bool,
     /// It lost its disk, and with it all that it had promised.
     pub wiped: bool,
-    /// Its files were damaged: what it had applied before, and what was done to them. Until it is seen what comes of it.
+    /// Its files were damaged: what it had applied before, and what was done to them. Until it is seen what
+    /// comes of it.
     pub damaged: Option<(Option<u64>, String)>,
     /// The last of its entries that a snapshot covers, as last seen.
     pub snapshot: Option<u64>,
     /// It lacks entries up to this one, and the leader has removed them from its log.
     pub behind: Option<u64>,
+    /// What its process has decided in low-latency mode, as last seen.
+    pub low_latency: LowLatencyStatus,
     /// The release that it runs: the newest format version that it knows.
     pub release: FormatVersion,
     config: Config,
@@ -56,7 +64,13 @@ struct Inside {
 
 impl Member {
     /// A node that has not been started yet.
-    pub fn new(node: NodeId, peers: BTreeMap<NodeId, String>, snapshot: SnapshotOptions, ppm: i64) -> Member {
+    pub fn new(
+        node: NodeId,
+        peers: BTreeMap<NodeId, String>,
+        snapshot: SnapshotOptions,
+        low_latency: LowLatencyOptions,
+        ppm: i64,
+    ) -> Member {
         let config = Config {
             node,
             peers,
@@ -71,6 +85,9 @@ impl Member {
             // Small, so that segments end and are removed all the time.
             log: LogOptions { segment_bytes: 32 << 10, frame_bytes_max: 8 << 10, cache_bytes: 16 << 10 },
             snapshot,
+            // Small for the same reason.
+            event_files: EventFileOptions { bytes_max: 256 << 10, ..EventFileOptions::default() },
+            low_latency,
             auto_upgrade: None,
             format_newest: FormatVersion::NEWEST,
         };
@@ -86,6 +103,7 @@ impl Member {
             damaged: None,
             snapshot: None,
             behind: None,
+            low_latency: LowLatencyStatus::default(),
             release: FormatVersion::NEWEST,
             config,
             ppm,
@@ -110,6 +128,7 @@ impl Member {
             (u128::from(chance.draw()) << 64) | u128::from(chance.draw())
         });
         self.restart_at = None;
+        self.low_latency = LowLatencyStatus::default();
         self.process = Some(Process::start(now, self.ppm, dice.draw(), move |clock| async move {
             let world = World {
                 clock: Arc::new(clock),
@@ -155,7 +174,8 @@ impl Member {
         wreck
     }
 
-    /// Why its process has ended by itself, if it has, and what went with its power, if that went. It is started again after a while.
+    /// Why its process has ended by itself, if it has, and what went with its power, if that went. It is
+    /// started again after a while.
     pub fn ended(&mut self, now: Tick, net: &Net) -> Option<(String, Option<Wreck>)> {
         let why = set(&self.inside).ended.take()?;
         let power = self.power_goes.take();

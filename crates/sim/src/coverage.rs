@@ -1,4 +1,5 @@
-//! What a run has seen. A run in which nothing happened proves nothing, so whoever runs seeds asserts on this.
+//! What happened in a run. A run in which nothing happened proves nothing, so the tests assert on these
+//! counts.
 
 use std::fmt;
 
@@ -61,7 +62,8 @@ coverage! {
     fenced_writes: "fenced writes",
     /// Writes that a storage refused as stale.
     stale_writes: "stale writes refused",
-    /// Barriers that a storage refused as stale: a holder that took over, and was overtaken before it could begin.
+    /// Barriers that a storage refused as stale: a holder that took over, and was overtaken before it could
+    /// begin.
     stale_barriers: "stale barriers refused",
     /// Guarded writes that the registers refused, by the replicated state.
     register_refusals: "guarded writes refused",
@@ -113,6 +115,14 @@ coverage! {
     snapshots: "snapshots",
     /// Snapshots from another node that were installed: the log that was missing was gone.
     installed: "snapshots installed",
+    /// Low-latency mode: waits that would have begun with a spin.
+    spin_waits: "spin waits",
+    /// Low-latency mode: appends held back from a follower that the majority did not need.
+    held_back: "appends held back",
+    /// Low-latency mode: appends that a leader wrote in place.
+    leader_in_place: "writes in place by leaders",
+    /// Low-latency mode: appends that a follower wrote in place.
+    follower_in_place: "writes in place by followers",
     /// Leaders asked to step down.
     step_downs: "step-downs",
     /// Leases revoked by notice.

@@ -1,8 +1,8 @@
-//! Damage to a node's files while it is down. In one run of three, once, by dice of its own: the other faults of a seed fall
-//! as they would without it.
+//! Damage to a node's files while it is down: once, in one run of three. It draws from its own dice, so the
+//! other faults of a seed are the same with and without it.
 //!
-//! After a kill, whatever was lost must be noticed. After a loss of power the note of what was synced is a lower bound, so
-//! only files that are gone or shorter are damaged then; those are noticed all the same.
+//! After a kill, every loss must be detected. After a power loss the note of what was synced is only a lower
+//! bound, so then only files are damaged whose loss is detected anyway: removed or truncated ones.
 
 use tenure_replica::SimDisk;
 

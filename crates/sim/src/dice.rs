@@ -1,8 +1,9 @@
-//! Chance, drawn from a seed and from nowhere else.
+//! Random numbers, drawn from a seed and from nowhere else.
 
 use std::time::Duration;
 
-/// A generator (SplitMix64). Forks are independent, so that one more draw in one place does not change all others.
+/// A generator (SplitMix64). Forks are independent, so that one more draw in one place does not change all
+/// others.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 

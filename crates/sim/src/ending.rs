@@ -1,4 +1,4 @@
-//! The end of a run: what every node has come to is written down, everybody ends, and the history is judged.
+//! The end of a run: the final state of every node is recorded, all processes end, and the history is judged.
 
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ use crate::workload::{REGISTERS, value_of};
 impl Run {
     /// Whether everybody has done what they came for and all nodes are level.
     pub(crate) fn is_over(&self) -> bool {
-        let done = self.people.values().all(|client| client.done.load(Ordering::Relaxed));
+        let done = self.clients.values().all(|client| client.done.load(Ordering::Relaxed));
         if !done || !self.exchanges.iter().all(|exchange| exchange.is_done()) {
             return false;
         }
@@ -27,7 +27,7 @@ impl Run {
         self.look_around(now);
         if too_late {
             let late: Vec<u32> = self
-                .people
+                .clients
                 .iter()
                 .filter(|(_, client)| !client.done.load(Ordering::Relaxed))
                 .map(|(process, _)| *process)
@@ -47,8 +47,8 @@ impl Run {
         for member in self.members.values_mut() {
             member.end(now, &self.net, None, None);
         }
-        for person in self.people.values_mut() {
-            if let Some(process) = person.process.take() {
+        for client in self.clients.values_mut() {
+            if let Some(process) = client.process.take() {
                 process.end(now);
             }
         }
@@ -62,8 +62,8 @@ impl Run {
         coverage.unknown = history.operations.iter().filter(|op| op.outcome == Came::Unknown).count() as u64;
         coverage.deaths = history.deaths.iter().filter(|death| death.freed.is_some()).count() as u64;
         let mut judged = judge(&history);
-        // It would count towards quorums with what it has forgotten. That seldom costs anything within one run, so it is not
-        // left to what clients see.
+        // It would count towards quorums with what it has forgotten. That seldom costs anything within one
+        // run, so it is not left to what clients see.
         judged.violations.extend(self.let_in.into_iter().map(|(node, (at, what))| Violation {
             rule: "acknowledged_is_kept",
             what: format!("voter {node} had lost {what} and was let in again, seen at {} us", at * 1_000),

@@ -1,5 +1,5 @@
-//! What goes wrong, drawn from the seed: one fault after another, several at once, each undone after a while. When the faults
-//! are over everything is undone at once.
+//! The faults, drawn from the seed: one after another, several at once, each undone after a while. At the end
+//! of the fault phase all of them are undone.
 
 use std::time::Duration;
 
@@ -115,7 +115,7 @@ impl Nemesis {
 
     fn client(&mut self, run: &Run) -> u32 {
         // Client 0 is left alone: it shows that a healthy holder keeps what it has.
-        let clients: Vec<u32> = run.people.keys().copied().filter(|process| *process != 0).collect();
+        let clients: Vec<u32> = run.clients.keys().copied().filter(|process| *process != 0).collect();
         *self.dice.pick(&clients)
     }
 
@@ -156,7 +156,7 @@ impl Nemesis {
             false => coverage.cuts += 1,
         });
         let clients: Vec<HostId> =
-            run.people.iter().filter(|(process, _)| **process != 0).map(|(_, person)| person.host).collect();
+            run.clients.iter().filter(|(process, _)| **process != 0).map(|(_, client)| client.host).collect();
         let clients: Vec<HostId> = clients.into_iter().filter(|_| self.dice.chance(30)).collect();
         for one in &here {
             for other in &there {
@@ -192,7 +192,7 @@ impl Nemesis {
             coverage.client_cuts += 1;
             coverage.one_way_cuts += u64::from(one_way);
         });
-        let host = run.people[&client].host;
+        let host = run.clients[&client].host;
         for node in run.members.keys().copied().collect::<Vec<_>>() {
             if all || node == only {
                 self.cut(node as HostId, host, until, run);
@@ -277,8 +277,8 @@ impl Nemesis {
     fn pause_client(&mut self, now: Tick, until: Tick, run: &mut Run) {
         let client = self.client(run);
         let how = self.still();
-        let person = run.people.get_mut(&client).expect("it is a client");
-        if let Some(process) = &mut person.process {
+        let member = run.clients.get_mut(&client).expect("it is a client");
+        if let Some(process) = &mut member.process {
             run.record.note(now * 1_000, format_args!("fault: client {client} is {how:?}"));
             run.record.count(|coverage| match how {
                 Still::Stopped => coverage.client_pauses += 1,
@@ -360,7 +360,7 @@ impl Nemesis {
                 }
             }
             Undo::WakeClient(client) => {
-                if let Some(process) = run.people.get_mut(&client).and_then(|person| person.process.as_mut())
+                if let Some(process) = run.clients.get_mut(&client).and_then(|client| client.process.as_mut())
                 {
                     process.wake(now);
                 }

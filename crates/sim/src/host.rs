@@ -1,5 +1,5 @@
-//! One simulated process: a runtime of its own whose time the simulation moves. It can be stopped and woken, as SIGSTOP does,
-//! and ended at any moment with everything that it was doing, as SIGKILL does.
+//! One simulated process: its own runtime, whose time the simulation advances. It can be stopped and resumed,
+//! as by SIGSTOP and SIGCONT, and ended at any moment, as by SIGKILL.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::net::Tick;
 
-/// What people's calendars show when a simulation begins.
+/// What clients's calendars show when a simulation begins.
 const CALENDAR_MILLIS: u64 = 1_800_000_000_000;
 
 /// Time as one process sees it: the simulation's, at a rate of its own.
@@ -30,7 +30,8 @@ pub struct ProcessClock {
 }
 
 impl ProcessClock {
-    /// Microseconds since the simulation began: what nobody inside may know. Meaningful only within the process.
+    /// Microseconds since the simulation began: what nobody inside may know. Meaningful only within the
+    /// process.
     pub fn truth(&self) -> u64 {
         let ended = self.ended.load(Ordering::Relaxed);
         if ended != u64::MAX {
@@ -157,8 +158,8 @@ thread_local! {
     static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What has panicked on this thread since it was last asked. A panic in a task does not end the simulation by itself, and
-/// must not be overlooked.
+/// What has panicked on this thread since it was last asked. A panic in a task does not end the simulation by
+/// itself, and must not be overlooked.
 pub fn take_panics() -> Vec<String> {
     PANICS.with_borrow_mut(std::mem::take)
 }

@@ -1,12 +1,13 @@
-//! Whole clusters in one thread from one seed: the shipped server, client library, log and batcher, in a world whose time,
-//! network, disks and chance are made up.
+//! Whole clusters in one thread from one seed: the shipped server, client library and log, with simulated
+//! time, network, disks and randomness.
 //!
-//! A run decides nothing about leases. It breaks things, writes down what everybody saw, and lets `tenure_checker`
-//! judge. The same seed writes the same lines, twice; a failure is one number to replay. That takes a build
-//! with `--cfg tokio_unstable`, as `cargo xtask sim` makes it. Any other build of this crate runs no seed.
+//! A run contains no lease rule. It injects faults, records what every process observed, and `tenure_checker`
+//! judges the record. The same seed records the same lines every time, so a failure is one number to replay.
+//! That needs a build with `--cfg tokio_unstable`, as `cargo xtask sim` makes it. Any other build of this
+//! crate runs no seed.
 //!
-//! Start reading at `run.rs`; then `net.rs` and `host.rs` for the world, `workload.rs` for its people, `faults.rs` for what
-//! happens to them, `operator.rs` for whoever has to look after it all, and `ending.rs` for what is judged.
+//! Start reading at `run.rs`; then `net.rs` and `host.rs` for the simulated world, `workload.rs` for the
+//! clients, `faults.rs` for the faults, `operator.rs` for the operator, and `ending.rs` for what is judged.
 
 mod cluster;
 mod coverage;
@@ -15,6 +16,7 @@ mod dice;
 mod ending;
 mod faults;
 mod host;
+mod low_latency;
 mod net;
 mod operator;
 mod record;

@@ -1,4 +1,4 @@
-//! `tenure-sim`: runs seeds, on all cores, and tells which failed and how to run them again.
+//! `tenure-sim`: runs seeds on all cores, and reports which failed and how to replay them.
 
 use std::process::ExitCode;
 use std::sync::Mutex;

@@ -1,12 +1,12 @@
-//! A network between simulated machines: ordered byte streams, as TCP makes them over links that lose, delay and fall silent.
+//! The simulated network: ordered byte streams, as TCP provides them over links that lose and delay packets.
 //!
-//! A cut link loses packets, and TCP sends them again: so what was written during a cut arrives some time after it, unless
-//! an end has gone by then. A process that ends closes its streams; a machine that loses its power says
-//! nothing, and whoever writes to it later is told that nobody knows of the stream. A packet takes at least one tick, so
-//! every machine can run through a tick without looking at the others.
+//! A cut link loses packets, and TCP sends them again: what was written during a cut arrives some time after
+//! it, unless one end has gone by then. A process that ends closes its streams. A machine that loses power
+//! sends nothing; a later write to it fails, because the stream is unknown there. A packet takes at least one
+//! tick, so every machine can run through a tick without looking at the others.
 //!
-//! Within a stream nothing is duplicated or overtaken, as TCP sees to it. Between streams both happen: connections overtake each
-//! other, and in some worlds what was said on one is said again on another, much later (`net/echo.rs`).
+//! Within a stream nothing is duplicated or reordered. Between streams both happen: connections overtake each
+//! other, and in some runs what was sent on one stream is sent again on another, much later (`net/echo.rs`).
 //!
 //! This file decides when bytes arrive. It never looks at them.
 
@@ -189,8 +189,8 @@ impl Net {
         Port::new(self, host, machine.life)
     }
 
-    /// A process ends: its streams are closed, in the order in which they were made. (A runtime drops its tasks in an order that
-    /// differs from run to run.)
+    /// A process ends: its streams are closed, in the order in which they were made. (A runtime drops its
+    /// tasks in an order that differs from run to run.)
     pub fn hang_up(&self, host: HostId) {
         let mut inside = self.inside();
         let machine = inside.machines.get(&host).copied().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! What whoever operates the cluster does: asks leaders to step down, revokes leases, replaces nodes that are lost or merely old.
-//! By the same calls as the command line, and with the same patience: a step that failed is looked at and tried again.
+//! The operator of a simulated cluster: makes leaders step down, revokes leases, and replaces nodes that are
+//! lost or old. It uses the same calls as the command line, and repeats a step that failed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use tenure_wire::proto::{
 };
 
 use crate::cluster::{Member, peer_address};
+use crate::low_latency;
 use crate::net::Tick;
 use crate::run::{Run, drift};
 
@@ -93,7 +94,8 @@ impl Run {
         });
     }
 
-    /// A voter loses its disk. It is refused as often as it comes back; the operator removes it, and adds a new node.
+    /// A voter loses its disk. It is refused as often as it comes back; the operator removes it, and adds a
+    /// new node.
     pub fn wipe(&mut self, node: u64, now: Tick) {
         let Some(new) = self.newcomer(now) else { return };
         self.record
@@ -107,8 +109,8 @@ impl Run {
         self.exchange(node, new, Order::RemoveFirst);
     }
 
-    /// A voter is killed and its files are damaged as `damage` says; with `power`, what was not synced may go first. It is started
-    /// again, and replaced whether it starts or not.
+    /// A voter is killed and its files are damaged as `damage` says; with `power`, what was not synced may go
+    /// first. It is started again, and replaced whether it starts or not.
     pub fn damage(
         &mut self,
         node: u64,
@@ -131,7 +133,8 @@ impl Run {
         self.exchange(node, new, Order::RemoveFirst);
     }
 
-    /// A voter in good health makes room for a new node: the new one is added, then the old one removed and stopped.
+    /// A voter in good health makes room for a new node: the new one is added, then the old one removed and
+    /// stopped.
     pub fn retire(&mut self, node: u64, now: Tick) {
         let Some(new) = self.newcomer(now) else { return };
         self.record.note(now * 1_000, format_args!("fault: node {node} makes room for node {new}"));
@@ -148,7 +151,7 @@ impl Run {
         let peers: BTreeMap<u64, String> =
             self.members.keys().chain([&new]).map(|node| (*node, peer_address(*node))).collect();
         let ppm = drift(&mut self.dice);
-        let mut member = Member::new(new, peers, self.snapshot, ppm);
+        let mut member = Member::new(new, peers, self.snapshot, low_latency::options(self.seed, new), ppm);
         member.restart_at = Some(now + self.dice.within(100, 1_000));
         self.members.insert(new, member);
         Some(new)
@@ -158,7 +161,8 @@ impl Run {
         self.members.get_mut(&old).expect("it is a member").leaving = true;
         let done = Arc::new(AtomicBool::new(false));
         self.exchanges.push(Exchange { old, done: done.clone() });
-        // Whoever has lost its disk, was removed or is not in yet says what it knows of the cluster, which is nothing.
+        // Whoever has lost its disk, was removed or is not in yet says what it knows of the cluster, which is
+        // nothing.
         let operate = self.operate_at(|member| !member.leaving && member.node != new);
         let record = self.record.clone();
         self.operator.spawn(async move {

@@ -1,4 +1,5 @@
-//! Writes down what happens: the history that is judged, and a hash of every line, so that two runs of one seed can be compared.
+//! Records what happens: the history that is judged, and a hash of every line, so that two runs of one seed
+//! can be compared.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
@@ -24,8 +25,9 @@ struct Inside {
 }
 
 impl Record {
-    /// An empty record, which keeps its lines or only their hash. Where what is said may be said again by others
-    /// (`repeats`), a change that could not be made may be made later all the same: its outcome is unknown.
+    /// An empty record, which keeps its lines or only their hash. Where what is said may be said again by
+    /// others (`repeats`), a change that could not be made may be made later all the same: its outcome is
+    /// unknown.
     pub fn new(keep_lines: bool, repeats: bool) -> Record {
         Record(Arc::new(Mutex::new(Inside {
             history: History::default(),

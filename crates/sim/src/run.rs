@@ -1,8 +1,9 @@
 //! One seed: a cluster, its clients, its faults, and what is judged at the end.
 //!
-//! A run has three parts: the cluster forms and is used; things go wrong; all faults are over, and everything must heal,
-//! serve, and hold what was acknowledged. Time is a counter of milliseconds, and goes on by two at once. In each step the network
-//! and the storage deliver what is due, then every process runs through it, always in the same order.
+//! A run has three parts: the cluster forms and is used; faults are injected; all faults are over, and
+//! everything must heal, serve, and keep what was acknowledged. Time is a counter of milliseconds that
+//! advances by two in each step. In a step the network and the storage deliver what is due, then every
+//! process runs, always in the same order.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,12 +22,13 @@ use crate::damage::Damage;
 use crate::dice::Dice;
 use crate::faults::Nemesis;
 use crate::host::{Process, ProcessClock, Still, take_panics};
+use crate::low_latency;
 use crate::net::{HostId, Net, Port, Tick};
 use crate::operator::Exchange;
 use crate::record::Record;
 use crate::storage::Storage;
 use crate::upgrade::Rollout;
-use crate::workload::{Holds, Nap, Person, RESOURCES};
+use crate::workload::{ClientTask, Holds, PauseRequest, RESOURCES};
 
 /// Clients' machines are numbered from here on.
 const CLIENTS_FROM: HostId = 100;
@@ -73,12 +75,15 @@ pub struct Outcome {
     pub lines: Vec<String>,
     /// The lowest format version that any node has agreed on.
     pub format: FormatVersion,
-    /// With two releases: how often a node changed its own, and whether the newer format version was agreed on.
+    /// With two releases: how often a node changed its own, and whether the newer format version was agreed
+    /// on.
     pub releases: (u64, bool),
 }
 
 /// A run under way.
 pub struct Run {
+    /// Its seed.
+    pub seed: u64,
     /// The network.
     pub net: Net,
     /// What is written down.
@@ -86,7 +91,7 @@ pub struct Run {
     /// The nodes.
     pub members: BTreeMap<u64, Member>,
     /// The clients.
-    pub people: BTreeMap<u32, Client>,
+    pub clients: BTreeMap<u32, Client>,
     /// The process from which the cluster is operated.
     pub operator: Process,
     /// Its connections to all nodes.
@@ -102,13 +107,13 @@ pub struct Run {
     pub revoked: Arc<AtomicBool>,
     /// What is said on one stream may be said again on another; so every write has a number.
     pub repeats: bool,
-    /// Nodes that had lost their disk, or a part of it, and took part under their old number all the same: when that was first
-    /// seen, and what they had lost.
+    /// Nodes that had lost their disk, or a part of it, and took part under their old number all the same:
+    /// when that was first seen, and what they had lost.
     pub let_in: BTreeMap<u64, (Tick, String)>,
     storage: Storage,
     calm: Arc<AtomicBool>,
     /// Clients that asked to stand still, and until when.
-    naps: Vec<(Tick, u32)>,
+    paused_clients: Vec<(Tick, u32)>,
     /// Since all faults are over: for how long nobody led, and how often somebody became leader.
     leaderless: Tick,
     terms: u64,
@@ -126,7 +131,7 @@ pub struct Client {
     clock_is_wrong: bool,
     ttl: Duration,
     holds: Holds,
-    nap: Nap,
+    pause_request: PauseRequest,
     /// Set when it has done what it came for.
     pub done: Arc<AtomicBool>,
 }
@@ -227,7 +232,8 @@ impl Run {
         let mut members = BTreeMap::new();
         for node in 1..=size {
             let ppm = drift(&mut dice);
-            let mut member = Member::new(node, peers.clone(), snapshot, ppm);
+            let mut member =
+                Member::new(node, peers.clone(), snapshot, low_latency::options(seed, node), ppm);
             member.restart_at = Some(dice.within(0, 300));
             members.insert(node, member);
         }
@@ -242,7 +248,7 @@ impl Run {
         let operate = Arc::new(Transport::over(&endpoints, Arc::new(clock.clone()), Arc::new(port.clone())));
         // One run in ten has clients whose clocks nothing can be said about: there only fences help.
         let wild = dice.chance(10);
-        let mut people = BTreeMap::new();
+        let mut clients = BTreeMap::new();
         for process in 0..5 {
             let role = if process == 4 { Role::Onlooker } else { Role::Worker };
             let clock_is_wrong = wild && process != 0;
@@ -253,14 +259,15 @@ impl Run {
                 true => coverage.clocks_beyond += 1,
                 false => coverage.clocks_within += 1,
             });
-            people.insert(process, Client::new(process, role, ppm, clock_is_wrong, ttl));
+            clients.insert(process, Client::new(process, role, ppm, clock_is_wrong, ttl));
         }
         let calm = Arc::new(AtomicBool::new(false));
         let mut run = Run {
+            seed,
             net,
             record,
             members,
-            people,
+            clients,
             operator,
             operate,
             operator_world: (clock, port),
@@ -272,7 +279,7 @@ impl Run {
             let_in: BTreeMap::new(),
             storage,
             calm,
-            naps: Vec::new(),
+            paused_clients: Vec::new(),
             leaderless: 0,
             terms: 0,
             leader: None,
@@ -327,13 +334,13 @@ impl Run {
                 self.record.history(|history| history.failures.push(failure));
             }
         }
-        self.wake_nappers(now);
-        for (number, person) in &mut self.people {
-            let Some(process) = &mut person.process else { continue };
+        self.resume_clients(now);
+        for (number, client) in &mut self.clients {
+            let Some(process) = &mut client.process else { continue };
             process.run(now, now + STEP);
-            if let Some(length) = person.nap.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            if let Some(length) = client.pause_request.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 process.stop(Still::Stopped, now);
-                self.naps.push((now + length, *number));
+                self.paused_clients.push((now + length, *number));
             }
         }
         self.operator.run(now, now + STEP);
@@ -363,23 +370,23 @@ impl Run {
         }
     }
 
-    /// What a lease may have outlived its dead holder beyond its TTL, once all faults were over (rule 7): the time in which nobody
-    /// led; for each new leader, what the last one had counted and not yet put into the log, and what it takes to apply the
-    /// first entry of the term; and in any case one commit, the look by which it is seen, and what was dropped because the
-    /// leader had to find its own port again.
+    /// What a lease may have outlived its dead holder beyond its TTL, once all faults were over (rule 7): the
+    /// time in which nobody led; for each new leader, what the last one had counted and not yet put into the
+    /// log, and what it takes to apply the first entry of the term; and in any case one commit, the look by
+    /// which it is seen, and what was dropped because the leader had to find its own port again.
     pub(crate) fn overshoot(&self) -> Duration {
         let per_term = K_MAX / 2 + Duration::from_millis(100);
         Duration::from_millis(self.leaderless) + per_term * self.terms as u32 + SETTLING
     }
 
-    /// Lets those go on whose nap is over.
-    fn wake_nappers(&mut self, now: Tick) {
-        let people = &mut self.people;
-        self.naps.retain(|(until, client)| {
+    /// Lets those go on whose pause_request is over.
+    fn resume_clients(&mut self, now: Tick) {
+        let clients = &mut self.clients;
+        self.paused_clients.retain(|(until, client)| {
             if *until > now {
                 return true;
             }
-            if let Some(process) = people.get_mut(client).and_then(|person| person.process.as_mut()) {
+            if let Some(process) = clients.get_mut(client).and_then(|client| client.process.as_mut()) {
                 process.wake(now);
             }
             false
@@ -390,6 +397,7 @@ impl Run {
     pub fn look_around(&mut self, now: Tick) {
         let at = now * 1_000;
         self.look_at_snapshots();
+        self.look_at_low_latency();
         for member in self.members.values() {
             member.look(|node| {
                 let (entries, seen) = node.glance(|machine| {
@@ -429,8 +437,17 @@ impl Run {
         }
     }
 
-    /// Counts the snapshots that were taken, and those that were installed. Whoever lacks what the leader has removed from its log
-    /// and has it later was given a snapshot.
+    /// Counts what the nodes decided in low-latency mode.
+    fn look_at_low_latency(&mut self) {
+        for member in self.members.values_mut() {
+            let Some(seen) = member.look(|node| node.status().replica.low_latency) else { continue };
+            let before = std::mem::replace(&mut member.low_latency, seen);
+            self.record.count(|coverage| low_latency::count(coverage, before, seen));
+        }
+    }
+
+    /// Counts the snapshots that were taken, and those that were installed. Whoever lacks what the leader has
+    /// removed from its log and has it later was given a snapshot.
     fn look_at_snapshots(&mut self) {
         let leads = self.members.values().filter(|member| member.leads());
         let purged = leads.filter_map(|member| member.look(|node| node.status().replica.purged)?).max();
@@ -455,7 +472,7 @@ impl Run {
     /// Starts a client's process, if it does not run.
     pub fn start_client(&mut self, process: u32, now: Tick) {
         let endpoints = endpoints(self.members.values(), &mut self.dice);
-        let client = self.people.get_mut(&process).expect("it is a client");
+        let client = self.clients.get_mut(&process).expect("it is a client");
         if client.process.is_some() {
             return;
         }
@@ -463,11 +480,12 @@ impl Run {
         let mut dice = self.dice.fork();
         let seed = dice.draw();
         let (record, storage, calm) = (self.record.clone(), self.storage.clone(), self.calm.clone());
-        let (holds, nap, done) = (client.holds.clone(), client.nap.clone(), client.done.clone());
+        let (holds, pause_request, done) =
+            (client.holds.clone(), client.pause_request.clone(), client.done.clone());
         let (revoked, repeats) = (self.revoked.clone(), self.repeats);
         let (role, ttl, clock_is_wrong) = (client.role, client.ttl, client.clock_is_wrong);
         client.process = Some(Process::start(now, client.ppm, seed, move |clock| {
-            let person = Person {
+            let client = ClientTask {
                 process,
                 clock,
                 port,
@@ -482,14 +500,14 @@ impl Run {
                 revoked,
                 repeats,
                 holds,
-                nap,
+                pause_request,
                 done,
             };
             async move {
                 match role {
-                    Role::Worker => person.work().await,
-                    Role::Onlooker => person.look_on().await,
-                    Role::Auditor => person.audit(TTL_MAX + AUDIT_SLACK).await,
+                    Role::Worker => client.work().await,
+                    Role::Onlooker => client.look_on().await,
+                    Role::Auditor => client.audit(TTL_MAX + AUDIT_SLACK).await,
                 }
             }
         }));
@@ -497,13 +515,13 @@ impl Run {
 
     /// Kills a client; what it held, if it held something.
     pub fn kill_client(&mut self, process: u32, now: Tick) -> Option<(Arc<str>, u64)> {
-        let client = self.people.get_mut(&process).expect("it is a client");
+        let client = self.clients.get_mut(&process).expect("it is a client");
         let running = client.process.take()?;
         self.record.note(now * 1_000, format_args!("fault: client {process} is killed"));
         self.record.count(|coverage| coverage.client_kills += 1);
         self.net.hang_up(client.host);
         running.end(now);
-        client.nap.lock().unwrap_or_else(PoisonError::into_inner).take();
+        client.pause_request.lock().unwrap_or_else(PoisonError::into_inner).take();
         client.holds.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
@@ -511,30 +529,30 @@ impl Run {
     fn calm_down(&mut self, now: Tick, nemesis: &mut Nemesis) {
         self.record.note(now * 1_000, format_args!("all faults are over"));
         nemesis.end(now, self);
-        self.naps.iter_mut().for_each(|(until, _)| *until = now);
-        self.wake_nappers(now);
+        self.paused_clients.iter_mut().for_each(|(until, _)| *until = now);
+        self.resume_clients(now);
         for member in self.members.values_mut() {
             if member.process.is_none() {
                 member.restart_at = Some(now);
             }
         }
-        let holding = self.people.iter().find(|(process, client)| {
+        let holding = self.clients.iter().find(|(process, client)| {
             **process != 0 && client.holds.lock().unwrap_or_else(PoisonError::into_inner).is_some()
         });
         if let Some(process) = holding.map(|(process, _)| *process)
             && let Some((resource, token)) = self.kill_client(process, now)
         {
             // To be completed by what happens until it is seen.
-            let bound = self.people[&process].ttl.as_micros() as u64;
+            let bound = self.clients[&process].ttl.as_micros() as u64;
             let death = Death { resource, token, at: now * 1_000, freed: None, bound };
             self.record.history(|history| history.deaths.push(death));
-            self.people.get(&process).expect("it was just killed").done.store(true, Ordering::Relaxed);
+            self.clients.get(&process).expect("it was just killed").done.store(true, Ordering::Relaxed);
         }
         self.calm.store(true, Ordering::Relaxed);
-        let auditor = self.people.len() as u32;
+        let auditor = self.clients.len() as u32;
         let ppm = drift(&mut self.dice);
         let client = Client::new(auditor, Role::Auditor, ppm, false, Duration::from_secs(3));
-        self.people.insert(auditor, client);
+        self.clients.insert(auditor, client);
         self.start_client(auditor, now);
     }
 }
@@ -549,7 +567,7 @@ impl Client {
             clock_is_wrong,
             ttl,
             holds: Arc::default(),
-            nap: Arc::default(),
+            pause_request: Arc::default(),
             done: Arc::default(),
         }
     }

@@ -1,5 +1,5 @@
-//! A storage behind a fence: the shipped `Mark`, and writes that arrive late. A write that has left its writer lands
-//! whatever becomes of the writer: that is what fences are for.
+//! A storage behind a fence: the shipped fencing rule, and writes that arrive late. A write that was sent
+//! arrives whatever happens to its writer: that is what fences are for.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,10 @@
-//! A rolling upgrade under faults: nodes of two releases in one cluster. First they change back and forth between the
-//! releases, then all of them go to the newer one, and the operator raises the agreed format version.
+//! A rolling upgrade under faults: nodes of two releases in one cluster. First they change back and forth
+//! between the releases, then all of them change to the newer one, and the operator raises the agreed format
+//! version.
 //!
-//! The older release is the same code, told to know only the first format version: it neither writes nor reads anything
-//! newer, so whatever reaches it too early ends it, loudly. Dice of its own: the other faults fall as they would without it.
+//! The older release is the same code, configured to know only the first format version: it neither writes
+//! nor reads anything newer, so anything that reaches it too early ends it with an error. It draws from its
+//! own dice, so the other faults are the same with and without it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,8 +1,9 @@
-//! What the clients of a simulated cluster do: the shipped client library, in processes of their own.
+//! The clients of a simulated cluster: the shipped client library, in its own processes.
 //!
-//! Workers hold leases, write under permits into a fenced storage and into guarded registers, and give back or are killed. Some
-//! stand still between their check and their write, for longer than their lease lives: only fence and guard help then.
-//! Onlookers read, and write registers that nothing guards. The auditor comes when all faults are over.
+//! Workers hold leases, write under permits into a fenced storage and into guarded registers, and release or
+//! are killed. Some are paused between their check and their write for longer than their lease lasts: then
+//! only the fence and the guard protect. Onlookers read, and write registers that nothing guards. The auditor
+//! starts when all faults are over.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,13 +36,13 @@ pub const REGISTERS: [&str; 4] = [GUARDED[0], GUARDED[1], PLAIN[0], PLAIN[1]];
 pub type Holds = Arc<Mutex<Option<(Arc<str>, u64)>>>;
 
 /// A process asks to stand still at once, for so many milliseconds.
-pub type Nap = Arc<Mutex<Option<u64>>>;
+pub type PauseRequest = Arc<Mutex<Option<u64>>>;
 
 /// How long a holder waits for the storage's word before it goes on with other things.
 const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
 /// What a client process is told at its start.
-pub struct Person {
+pub struct ClientTask {
     /// Its number.
     pub process: u32,
     /// Its clock, and the truth for the record.
@@ -71,12 +72,12 @@ pub struct Person {
     /// What it holds, for whoever kills it.
     pub holds: Holds,
     /// How it is made to stand still.
-    pub nap: Nap,
+    pub pause_request: PauseRequest,
     /// Set when it has done what it came for.
     pub done: Arc<AtomicBool>,
 }
 
-impl Person {
+impl ClientTask {
     fn client(&self) -> Client {
         let execution = Execution::Tasks(Tasks::current());
         Client::over(&self.endpoints, Arc::new(self.port.clone()), Arc::new(self.clock.clone()), execution)
@@ -92,7 +93,7 @@ impl Person {
 
     /// Stands still, with everything that this process does.
     async fn stand_still(&mut self, length: u64) {
-        *self.nap.lock().unwrap_or_else(PoisonError::into_inner) = Some(length);
+        *self.pause_request.lock().unwrap_or_else(PoisonError::into_inner) = Some(length);
         self.record.count(|coverage| coverage.late_writers += 1);
         // Longer than a step, at whose end it is stopped.
         sleep(Duration::from_millis(5)).await;
@@ -217,8 +218,9 @@ impl Person {
             let invoked =
                 self.record.invoke(self.process, &self.clock, Call::Release { resource, token: token.get() });
             if let Ok(Ok(end)) = timeout(Duration::from_secs(4), lease.release()).await {
-                // It was this call that ended the lease, if nothing else can have: the session lives, so the store has
-                // answered the call itself, and nobody revokes. In other cases the holder is told that it is over, and not since when.
+                // It was this call that ended the lease, if nothing else can have: the session lives, so the
+                // store has answered the call itself, and nobody revokes. In other cases the holder is told
+                // that it is over, and not since when.
                 let nothing_else = !is_over(session) && !self.revoked.load(Ordering::Relaxed);
                 invoked.answered(Response::Released(nothing_else && end == LeaseEnd::Released));
             }
@@ -344,8 +346,8 @@ impl Person {
         self.done.store(true, Ordering::Relaxed);
     }
 
-    /// Comes when all is calm: everything must be served again, and be as it was acknowledged. `bound` is how long a
-    /// resource may take to come free.
+    /// Comes when all is calm: everything must be served again, and be as it was acknowledged. `bound` is how
+    /// long a resource may take to come free.
     pub async fn audit(mut self, bound: Duration) {
         let client = self.client();
         let transport = self.transport();

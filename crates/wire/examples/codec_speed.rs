@@ -5,8 +5,10 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use tenure_core::state::{Answers, Few, Pulse, Session, State};
-use tenure_core::{ClusterTime, Entry, FormatVersion, Renewal, Revision, Secret, SessionNumber, WallTime};
+use tenure_core::state::{Answers, Pulse, Session, State};
+use tenure_core::{
+    ClusterTime, Entry, Few, FormatVersion, Renewal, Revision, Secret, SessionNumber, WallTime,
+};
 use tenure_wire::{decode_entry, encode_entry, read_snapshot, state_hash, write_snapshot};
 
 const RENEWALS: u64 = 100_000;

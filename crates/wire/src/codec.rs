@@ -16,8 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tenure_core::state::Few;
-use tenure_core::{FormatVersion, InvalidName, InvalidToken, Span};
+use tenure_core::{Few, FormatVersion, InvalidName, InvalidToken, Span};
 
 /// Why bytes could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -395,6 +394,16 @@ impl Coded for u64 {
     }
     fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
         input.varint()
+    }
+}
+
+/// A checksum: no small number, so no varint.
+impl Coded for u128 {
+    fn put(&self, out: &mut Output) {
+        out.extend_from_slice(&self.to_le_bytes());
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        input.array().map(u128::from_le_bytes)
     }
 }
 

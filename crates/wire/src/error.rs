@@ -13,6 +13,7 @@ use crate::words::{millis, span};
 
 /// What a call that did not succeed has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Effect {
     /// Nothing was changed.
@@ -29,6 +30,7 @@ macro_rules! codes {
         /// A stable word for what went wrong. New ones may appear; a client treats one that it does not know
         /// by its status and effect.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub enum Code {
             $($(#[$doc])* #[serde(rename = $word)] $code,)*
         }
@@ -105,6 +107,8 @@ codes! {
     FloorTooLow = "floor_too_low", 409, FailedPrecondition, NotApplied;
     /// A backup can be restored only into a cluster that nobody has used.
     NotEmpty = "not_empty", 409, FailedPrecondition, NotApplied;
+    /// What was staged of a restore was discarded, or a piece of it is missing.
+    NotStaged = "not_staged", 409, FailedPrecondition, NotApplied;
     /// The tokens below 2^53 are used up.
     TokensExhausted = "tokens_exhausted", 503, ResourceExhausted, NotApplied;
     /// The TTL is outside the limits.
@@ -169,6 +173,7 @@ pub struct UnknownCode;
 
 /// A call that was refused or failed, as its caller sees it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[error("{message}")]
 pub struct ApiError {
     /// The word to act on.
@@ -191,6 +196,7 @@ pub struct ApiError {
 
 /// What an error is about; each code says something else, and most say little.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct About {
     /// The resource or register.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -480,6 +486,15 @@ impl From<&Refusal> for ApiError {
             .hint("give a floor above every token ever seen: look at the marks in your fences and at the last tokens in your logs"),
             Refusal::NotEmpty => E::new(Code::NotEmpty, "this cluster has been used; a backup is restored into a new one")
                 .hint("form a cluster with empty data directories and restore there"),
+            Refusal::NotStaged { next: None } => E::new(
+                Code::NotStaged,
+                "this restore is not staged any more: another one has begun, or nothing came for ten minutes",
+            )
+            .hint("nothing was restored; run `tenure cluster restore` again, and only one at a time"),
+            Refusal::NotStaged { next: Some(next) } => {
+                E::new(Code::NotStaged, format!("piece {next} of the backup is missing"))
+                    .hint("run `tenure cluster restore` again with the same file: it goes on with that piece")
+            }
             Refusal::TokensExhausted => E::new(Code::TokensExhausted, "the tokens below 2^53 are used up")
                 .hint("form a new cluster; fences must then be repaired to its tokens"),
         }

@@ -23,6 +23,9 @@ pub enum Forwarded {
     ReadIndex,
     /// Something for an administrator, as the server encodes it.
     Administer(Vec<u8>),
+    /// Put these commands through the log, in this order; each gets an answer of its own. They are encoded in the
+    /// version of the message. Since version 2.
+    Commands(Vec<Vec<u8>>),
 }
 
 /// What the leader answers.
@@ -36,6 +39,15 @@ pub enum ForwardedReply {
     ReadIndex(u64),
     /// The administrator's answer, as the server encodes it.
     Administered(Vec<u8>),
+    /// There is no answer.
+    Failed(ForwardFailure),
+    /// What became of each of the commands, in their order. Since version 2.
+    Answers(Vec<Result<Answer, ForwardFailure>>),
+}
+
+/// Why a forwarded request has no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ForwardFailure {
     /// Not applied: the node asked does not lead.
     NoLeader,
     /// Not applied: a queue is full. Ask again after so many milliseconds.
@@ -69,6 +81,11 @@ impl Coded for Forwarded {
                 out.push(4);
                 put_bytes(request, out);
             }
+            Forwarded::Commands(commands) => {
+                out.push(5);
+                put_varint(commands.len() as u64, out);
+                commands.iter().for_each(|command| put_bytes(command, out));
+            }
         }
     }
 
@@ -81,6 +98,10 @@ impl Coded for Forwarded {
             }
             3 => Forwarded::ReadIndex,
             4 => Forwarded::Administer(take_bytes(input)?),
+            5 if input.version >= FormatVersion::V2 => {
+                let count = input.length(1)?;
+                Forwarded::Commands((0..count).map(|_| take_bytes(input)).collect::<Result<_, _>>()?)
+            }
             tag => return Err(input.corrupt(format!("{tag} is no request"))),
         })
     }
@@ -105,16 +126,12 @@ impl Coded for ForwardedReply {
                 out.push(4);
                 put_bytes(answer, out);
             }
-            ForwardedReply::NoLeader => out.push(5),
-            ForwardedReply::Overloaded(retry_after_ms) => {
-                out.push(6);
-                retry_after_ms.put(out);
+            ForwardedReply::Failed(failure) => failure.put(out),
+            ForwardedReply::Answers(answers) => {
+                out.push(9);
+                put_varint(answers.len() as u64, out);
+                answers.iter().for_each(|answer| put_answer(answer, out));
             }
-            ForwardedReply::Unknown(reason) => {
-                out.push(7);
-                put_bytes(reason.as_bytes(), out);
-            }
-            ForwardedReply::Stopping => out.push(8),
         }
     }
 
@@ -124,11 +141,57 @@ impl Coded for ForwardedReply {
             2 => ForwardedReply::Renewals(Coded::take(input)?),
             3 => ForwardedReply::ReadIndex(Coded::take(input)?),
             4 => ForwardedReply::Administered(take_bytes(input)?),
-            5 => ForwardedReply::NoLeader,
-            6 => ForwardedReply::Overloaded(Coded::take(input)?),
-            7 => ForwardedReply::Unknown(String::from_utf8_lossy(&take_bytes(input)?).into_owned()),
-            8 => ForwardedReply::Stopping,
-            tag => return Err(input.corrupt(format!("{tag} is no reply"))),
+            9 if input.version >= FormatVersion::V2 => {
+                let count = input.length(1)?;
+                ForwardedReply::Answers((0..count).map(|_| take_answer(input)).collect::<Result<_, _>>()?)
+            }
+            tag => ForwardedReply::Failed(ForwardFailure::take(tag, input)?),
+        })
+    }
+}
+
+/// One of many answers: tagged like a reply that is one answer.
+fn put_answer(answer: &Result<Answer, ForwardFailure>, out: &mut Output) {
+    match answer {
+        Ok(answer) => {
+            out.push(1);
+            answer.put(out);
+        }
+        Err(failure) => failure.put(out),
+    }
+}
+
+fn take_answer(input: &mut Reader<'_>) -> Result<Result<Answer, ForwardFailure>, WireError> {
+    Ok(match input.byte()? {
+        1 => Ok(Answer::take(input)?),
+        tag => Err(ForwardFailure::take(tag, input)?),
+    })
+}
+
+impl ForwardFailure {
+    fn put(&self, out: &mut Output) {
+        match self {
+            ForwardFailure::NoLeader => out.push(5),
+            ForwardFailure::Overloaded(retry_after_ms) => {
+                out.push(6);
+                retry_after_ms.put(out);
+            }
+            ForwardFailure::Unknown(reason) => {
+                out.push(7);
+                put_bytes(reason.as_bytes(), out);
+            }
+            ForwardFailure::Stopping => out.push(8),
+        }
+    }
+
+    /// Reads what follows the tag.
+    fn take(tag: u8, input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(match tag {
+            5 => ForwardFailure::NoLeader,
+            6 => ForwardFailure::Overloaded(Coded::take(input)?),
+            7 => ForwardFailure::Unknown(String::from_utf8_lossy(&take_bytes(input)?).into_owned()),
+            8 => ForwardFailure::Stopping,
+            _ => return Err(input.corrupt(format!("{tag} is no reply"))),
         })
     }
 }
@@ -195,6 +258,7 @@ mod tests {
             Forwarded::Renewals(vec![renewal(7, 1), renewal(3, 900), renewal(u64::MAX, 0)]),
             Forwarded::ReadIndex,
             Forwarded::Administer(vec![]),
+            Forwarded::Commands(vec![vec![1, 2, 3], vec![], vec![4]]),
         ] {
             let bytes = encode_forwarded(VERSION, &request);
             assert_eq!(decode_forwarded(VERSION, &bytes).unwrap(), (VERSION, request));
@@ -218,14 +282,31 @@ mod tests {
             ]),
             ForwardedReply::ReadIndex(12),
             ForwardedReply::Administered(vec![1]),
-            ForwardedReply::NoLeader,
-            ForwardedReply::Overloaded(100),
-            ForwardedReply::Unknown("lost".into()),
-            ForwardedReply::Stopping,
+            ForwardedReply::Failed(ForwardFailure::NoLeader),
+            ForwardedReply::Failed(ForwardFailure::Overloaded(100)),
+            ForwardedReply::Failed(ForwardFailure::Unknown("lost".into())),
+            ForwardedReply::Failed(ForwardFailure::Stopping),
+            ForwardedReply::Answers(vec![
+                Ok(Ok(Done::Closed { released: 3 })),
+                Ok(Err(Refusal::UnknownSession)),
+                Err(ForwardFailure::NoLeader),
+                Err(ForwardFailure::Overloaded(7)),
+                Err(ForwardFailure::Unknown("lost".into())),
+                Err(ForwardFailure::Stopping),
+            ]),
         ] {
             let bytes = encode_forwarded_reply(VERSION, &reply);
             assert_eq!(decode_forwarded_reply(VERSION, &bytes).unwrap(), reply);
         }
         assert!(matches!(decode_forwarded(VERSION, &[9, 3]), Err(WireError::Newer { found: 9, .. })));
+    }
+
+    /// The release that wrote version 1 knew no batches: a message of that version that has one is damaged.
+    #[test]
+    fn version_1_has_no_batches_of_commands() {
+        assert!(matches!(decode_forwarded(VERSION, &[1, 5, 1, 1, 7]), Err(WireError::Corrupt { .. })));
+        assert!(matches!(decode_forwarded_reply(VERSION, &[1, 9, 1, 8]), Err(WireError::Corrupt { .. })));
+        assert!(decode_forwarded(VERSION, &[2, 5, 1, 1, 7]).is_ok());
+        assert!(decode_forwarded_reply(VERSION, &[2, 9, 1, 8]).is_ok());
     }
 }

@@ -9,8 +9,10 @@
 //! crosses the client port, [`ApiError`] for how a refusal is reported.
 
 mod backup;
+mod captured;
 mod codec;
 mod error;
+mod event_file;
 mod forward;
 pub mod grpc;
 pub mod json;
@@ -21,12 +23,20 @@ mod records;
 mod snapshot;
 pub mod words;
 
-pub use backup::{BackupHead, read_backup, read_backup_head, write_backup};
+pub use backup::{
+    BackupEnd, BackupHead, BackupPart, BackupReader, read_backup, read_backup_head, write_backup,
+};
+pub use captured::Captured;
 pub use codec::WireError;
 pub use error::{About, ApiError, Code, Effect, UnknownCode};
+pub use event_file::{
+    EVENT_FILE_HEAD_BYTES, EVENT_FRAME_HEAD_BYTES, EventFrame, encode_event, event_file_head,
+    read_event_file_head,
+};
 pub use forward::{
-    Forwarded, ForwardedReply, decode_forwarded, decode_forwarded_reply, encode_forwarded,
+    ForwardFailure, Forwarded, ForwardedReply, decode_forwarded, decode_forwarded_reply, encode_forwarded,
     encode_forwarded_reply,
 };
 pub use log::{command_fits, decode_command, decode_entry, encode_command, encode_entry, encode_entry_head};
+pub use messages::Messages;
 pub use snapshot::{read_snapshot, state_hash, write_snapshot};

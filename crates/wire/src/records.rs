@@ -6,10 +6,11 @@
 use std::cmp::Reverse;
 
 use tenure_core::{
-    Acquire, AcquireBy, Caller, ClusterTime, Command, Compare, CompareField, CompareOp, Done, EndReason,
-    FenceName, FormatVersion, Generation, Grant, Guard, HolderName, Holding, KindSetting, Limits, Mode,
-    Nonce, Open, Operation, Policies, Refusal, Register, RegisterKey, ResourceName, Revision, Scope, Secret,
-    SessionId, SessionNumber, Settings, Slot, Token, TransmissionId, Wait, WallTime, Write,
+    Acquire, AcquireBy, BackupRecords, Caller, ClusterTime, Command, Compare, CompareField, CompareOp, Done,
+    EndReason, FenceName, FormatVersion, Generation, Grant, Guard, HolderName, Holding, KindSetting, Limits,
+    Mode, Nonce, Open, Operation, Policies, Refusal, Register, RegisterKey, ResourceName, RestoreBegin,
+    RestoreId, RestorePiece, Revision, Scope, Secret, SessionId, SessionNumber, Settings, Slot, Token,
+    TransmissionId, Wait, WallTime, Write,
 };
 
 use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record, token_of};
@@ -88,6 +89,15 @@ impl Coded for Nonce {
     }
 }
 
+impl Coded for RestoreId {
+    fn put(&self, out: &mut Output) {
+        self.as_bytes().put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(RestoreId::new(input.array()?))
+    }
+}
+
 impl Coded for TransmissionId {
     fn put(&self, out: &mut Output) {
         self.as_bytes().put(out);
@@ -142,6 +152,9 @@ record!(Write { by, compares, then, otherwise });
 record!(Compare { key, field, op });
 record!(Guard { scope, token });
 record!(Settings { cluster, limits });
+record!(RestoreBegin { id, base, token_floor, holders_stopped });
+record!(RestorePiece { id, number, bytes, checksum, ended, records });
+record!(BackupRecords { resources, registers, used_nonces });
 record!(Limits {
     ttl_min,
     ttl_max,
@@ -169,6 +182,7 @@ record!(Limits {
     event_bytes_max,
     cleared_per_entry_max,
     keys_max,
+    history_bytes_total_max since 2,
 });
 record!(Grant { resource, session, holder, mode, slot, token, generation, remaining, ttl, waited, fences });
 record!(Register { key, value, create_revision, mod_revision, version, session, guard });
@@ -199,6 +213,9 @@ choice!(Command {
     22 => CancelNonce { nonce },
     23 => Undo { session, transmission },
     24 since 2 => Upgrade { to },
+    25 since 2 => RestoreBegin(begin),
+    26 since 2 => RestorePiece(piece),
+    27 since 2 => RestoreCommit { id, pieces, records, checksum },
 });
 
 choice!(AcquireBy { 1 => Session(caller), 2 => Opening(open) });
@@ -235,6 +252,7 @@ choice!(Done {
     10 => Written { succeeded, revision, results },
     11 => BarrierTaken { token },
     12 => Restored { token_floor, grants_in },
+    13 since 2 => Staged { pieces },
 });
 
 choice!(Refusal {
@@ -262,4 +280,5 @@ choice!(Refusal {
     22 => FloorTooLow { floor, issued },
     23 => NotEmpty,
     24 => NonceUsed,
+    25 since 2 => NotStaged { next },
 });

@@ -12,21 +12,25 @@ use std::io::{self, Read, Write};
 
 use tenure_core::FormatVersion;
 use tenure_core::state::{
-    Answers, Content, CowMap, EndedLease, FenceRecord, Hold, HoldMore, Key, Notice, Place, Pulse,
-    RegisterNumber, RegisterRecord, Remembered, RememberedGrant, Resource, ResourceMore, ResourceNumber,
-    Session, SessionMore, SigningKey, State, Totals, Transition, UsedNonce, Waiter, WaiterNumber,
+    Answers, BackupBase, Content, CowMap, Dropped, EndedLease, FenceRecord, HistoryLimit, Hold, HoldMore,
+    Key, Notice, PackedHistory, Place, Pulse, RegisterNumber, RegisterRecord, Remembered, RememberedGrant,
+    Resource, ResourceMore, ResourceNumber, Restored, Session, SessionMore, SigningKey, Staging, State,
+    Totals, Transition, UsedNonce, Waiter, WaiterNumber,
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
-use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record, version_of};
+use crate::codec::{
+    Coded, Output, Reader, WireError, choice, field, put_bytes, put_varint, record, version_of,
+};
 
 const SNAPSHOT: &str = "snapshot";
-const MAGIC: [u8; 8] = *b"TNRSNAP\0";
-/// A block is closed once it has this many bytes: large enough that calls cost nothing, small enough to keep in a cache.
+pub(crate) const MAGIC: [u8; 8] = *b"TNRSNAP\0";
+/// A block is closed once it has this many bytes: large enough that calls cost nothing, small enough to keep
+/// in a cache.
 const BLOCK_BYTES: usize = 64 * 1024;
 
 /// What the records of a block are.
-mod tag {
+pub(crate) mod tag {
     pub const BASE: u8 = 1;
     pub const PULSES: u8 = 2;
     pub const SESSIONS: u8 = 3;
@@ -35,6 +39,11 @@ mod tag {
     pub const REGISTERS: u8 = 6;
     pub const KEYS: u8 = 7;
     pub const USED_NONCES: u8 = 8;
+    // Since format version 2.
+    pub const STAGING: u8 = 9;
+    pub const STAGED_RESOURCES: u8 = 10;
+    pub const STAGED_REGISTERS: u8 = 11;
+    pub const STAGED_NONCES: u8 = 12;
     pub const END: u8 = 255;
 }
 
@@ -62,6 +71,8 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
         keys,
         used_nonces,
         totals,
+        staging,
+        restored,
     } = state;
 
     out.write_all(&MAGIC)?;
@@ -80,6 +91,7 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
         waiters_arrived.put(bytes);
         registers_named.put(bytes);
         totals.put(bytes);
+        field!(put restored, bytes, 2);
     })?;
     blocks.map(tag::PULSES, pulses)?;
     blocks.records(tag::SESSIONS, sessions, |number, session, bytes| {
@@ -98,6 +110,9 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     blocks.section(tag::USED_NONCES)?;
     for used in used_nonces {
         blocks.record(|bytes| used.put(bytes))?;
+    }
+    if let Some(staging) = staging {
+        blocks.staging(staging)?;
     }
     blocks.finish()
 }
@@ -124,7 +139,8 @@ impl Coded for State {
     }
 }
 
-/// Reads a state, and not a byte more than [`write_snapshot`] wrote of it. A version above `newest` is refused.
+/// Reads a state, and not a byte more than [`write_snapshot`] wrote of it. A version above `newest` is
+/// refused.
 pub fn read_snapshot(newest: FormatVersion, input: &mut dyn Read) -> Result<State, WireError> {
     let mut head = [0; MAGIC.len() + 1];
     read_exact(input, &mut head)?;
@@ -173,6 +189,21 @@ pub fn read_snapshot(newest: FormatVersion, input: &mut dyn Read) -> Result<Stat
                     state.keys.insert(kid, key);
                 }
                 tag::USED_NONCES => state.used_nonces.push_back(Coded::take(&mut block)?),
+                tag::STAGING if format >= FormatVersion::V2 => {
+                    if state.staging.is_some() {
+                        return Err(block.corrupt("two restores are staged in it"));
+                    }
+                    state.staging = Some(Box::new(take_staging(&mut block)?));
+                }
+                tag::STAGED_RESOURCES => {
+                    take_record(&mut block, &mut next_key, &mut staging(&mut state)?.resources)?;
+                }
+                tag::STAGED_REGISTERS => {
+                    take_record(&mut block, &mut next_key, &mut staging(&mut state)?.registers)?;
+                }
+                tag::STAGED_NONCES => {
+                    staging(&mut state)?.used_nonces.push_back(Coded::take(&mut block)?);
+                }
                 other => return Err(block.corrupt(format!("there is no block of kind {other}"))),
             }
         }
@@ -222,6 +253,44 @@ impl Blocks<'_> {
                 put(key, record, bytes);
             })?;
             next_key = key.number().wrapping_add(1);
+        }
+        Ok(())
+    }
+
+    /// A restore that is not visible yet. Only clusters that have agreed on version 2 have one.
+    fn staging(&mut self, staging: &Staging) -> io::Result<()> {
+        // Taken apart without `..`, so that a new part cannot be forgotten here.
+        let Staging {
+            begin,
+            pieces,
+            records,
+            bytes: staged_bytes,
+            ended,
+            checksum,
+            kept_until,
+            resource_last,
+            register_last,
+            resources,
+            registers,
+            used_nonces,
+        } = staging;
+        self.section(tag::STAGING)?;
+        self.record(|bytes| {
+            begin.put(bytes);
+            pieces.put(bytes);
+            records.put(bytes);
+            staged_bytes.put(bytes);
+            ended.put(bytes);
+            checksum.put(bytes);
+            kept_until.put(bytes);
+            resource_last.put(bytes);
+            register_last.put(bytes);
+        })?;
+        self.map(tag::STAGED_RESOURCES, resources)?;
+        self.map(tag::STAGED_REGISTERS, registers)?;
+        self.section(tag::STAGED_NONCES)?;
+        for used in used_nonces {
+            self.record(|bytes| used.put(bytes))?;
         }
         Ok(())
     }
@@ -282,7 +351,29 @@ fn read_block(input: &mut dyn Read, bytes: &mut Vec<u8>) -> Result<(u8, u32), Wi
     Ok((tag[0], u32::from_le_bytes(count)))
 }
 
-fn take_base(input: &mut Reader<'_>, state: &mut State) -> Result<(), WireError> {
+fn staging(state: &mut State) -> Result<&mut Staging, WireError> {
+    let missing = || WireError::corrupt(SNAPSHOT, "it has records of a restore that is not there");
+    state.staging.as_deref_mut().ok_or_else(missing)
+}
+
+fn take_staging(input: &mut Reader<'_>) -> Result<Staging, WireError> {
+    Ok(Staging {
+        begin: Coded::take(input)?,
+        pieces: Coded::take(input)?,
+        records: Coded::take(input)?,
+        bytes: Coded::take(input)?,
+        ended: Coded::take(input)?,
+        checksum: Coded::take(input)?,
+        kept_until: Coded::take(input)?,
+        resource_last: Coded::take(input)?,
+        register_last: Coded::take(input)?,
+        resources: CowMap::default(),
+        registers: CowMap::default(),
+        used_nonces: Default::default(),
+    })
+}
+
+pub(crate) fn take_base(input: &mut Reader<'_>, state: &mut State) -> Result<(), WireError> {
     state.settings = Coded::take(input)?;
     state.time = Coded::take(input)?;
     state.wall = Coded::take(input)?;
@@ -295,7 +386,18 @@ fn take_base(input: &mut Reader<'_>, state: &mut State) -> Result<(), WireError>
     state.waiters_arrived = Coded::take(input)?;
     state.registers_named = Coded::take(input)?;
     state.totals = Coded::take(input)?;
+    state.restored = field!(take input, 2);
     Ok(())
+}
+
+/// The number of the next record; numbers rise.
+pub(crate) fn take_key(input: &mut Reader<'_>, next_key: &mut u64) -> Result<u64, WireError> {
+    let key = next_key
+        .checked_add(input.varint()?)
+        .filter(|key| *key < u64::MAX)
+        .ok_or_else(|| input.corrupt("its record numbers are used up"))?;
+    *next_key = key + 1;
+    Ok(key)
 }
 
 fn take_record<K: Key, T: Coded + Clone>(
@@ -303,18 +405,14 @@ fn take_record<K: Key, T: Coded + Clone>(
     next_key: &mut u64,
     map: &mut CowMap<K, T>,
 ) -> Result<(), WireError> {
-    let key = next_key
-        .checked_add(input.varint()?)
-        .filter(|key| *key < u64::MAX)
-        .ok_or_else(|| input.corrupt("its record numbers are used up"))?;
+    let key = take_key(input, next_key)?;
     map.insert(K::from_number(key), T::take(input)?);
-    *next_key = key + 1;
     Ok(())
 }
 
 /// What every state that a machine made satisfies, as far as a look at each record can tell. Damage that
 /// passes the checksums below us is caught here or by the machine's own invariants.
-fn check(state: &State) -> Result<(), WireError> {
+pub(crate) fn check(state: &State) -> Result<(), WireError> {
     fn within<K: Key, T: Clone>(what: &str, map: &CowMap<K, T>, last: u64) -> Result<(), WireError> {
         match map.iter().last() {
             Some((key, _)) if key.number() > last => Err(WireError::corrupt(
@@ -361,7 +459,9 @@ record!(Resource { name, kind, generation, last_token, holds, freed_at, more });
 record!(ResourceMore { queue, delayed_until, history, fences, slot_tokens, guards, kind_set });
 record!(Place { rank, waiter });
 record!(Hold { session, token, generation, mode, slot, since, since_wall, reentered, more });
-record!(HoldMore { policies, notice, transmission });
+// Version 1 has at most one transmission here, written as an option. A list of that length has the same
+// bytes.
+record!(HoldMore { policies, notice, transmissions });
 record!(Notice { why, ends_at, reason });
 record!(Transition {
     token,
@@ -377,12 +477,54 @@ record!(Transition {
     why,
     reason,
 });
+record!(Dropped { limit, token, to_wall });
+choice!(HistoryLimit { 1 => Count, 2 => Age, 3 => Bytes });
+
+/// A history as the list of its leases, however it is packed in memory; since version 2 with what was dropped
+/// before them.
+impl Coded for PackedHistory {
+    fn put(&self, out: &mut Output) {
+        put_varint(self.len() as u64, out);
+        self.iter().for_each(|past| past.put(out));
+        if out.version >= FormatVersion::V2 {
+            self.dropped().copied().put(out);
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let mut history = PackedHistory::default();
+        for _ in 0..input.length(1)? {
+            history.push(&Transition::take(input)?);
+        }
+        if input.version >= FormatVersion::V2 {
+            history.set_dropped(Coded::take(input)?);
+        }
+        Ok(history)
+    }
+    fn fits(&self, version: FormatVersion) -> bool {
+        version >= FormatVersion::V2 || self.dropped().is_none()
+    }
+}
+
 record!(FenceRecord { armed, refused, refused_wall, unreported, reported_at });
 record!(Waiter { session, number, resources, mode, policies, fences, since, until, transmissions });
 record!(UsedNonce { nonce, since });
 record!(RegisterRecord { key, guard, content });
 record!(Content { value, create_revision, mod_revision, version, session });
 record!(SigningKey { node, key });
+record!(BackupBase {
+    format,
+    limits,
+    time,
+    wall,
+    revision,
+    last_token,
+    sessions_opened,
+    resources_named,
+    waiters_arrived,
+    registers_named,
+    totals,
+});
+record!(Restored { id, token_floor, sessions_opened, registers_named });
 record!(Totals {
     grants,
     ends,

@@ -11,13 +11,13 @@ use prost::Message;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FileDescriptorSet};
 use serde_json::{Value, json};
-use tenure_core::state::State;
 use tenure_core::{Event, FormatVersion, RenewalAnswer, RenewalEvents, Revision, SessionNumber};
 use tenure_wire::json as body;
 use tenure_wire::{
-    ApiError, Code, Forwarded, ForwardedReply, WireError, command_fits, decode_entry, decode_forwarded,
-    decode_forwarded_reply, encode_entry, encode_forwarded, encode_forwarded_reply, grpc, proto, read_backup,
-    read_snapshot, state_hash, write_backup, write_snapshot,
+    ApiError, Code, EventFrame, ForwardFailure, Forwarded, ForwardedReply, WireError, command_fits,
+    decode_entry, decode_forwarded, decode_forwarded_reply, encode_entry, encode_event, encode_forwarded,
+    encode_forwarded_reply, event_file_head, grpc, proto, read_backup, read_event_file_head, read_snapshot,
+    state_hash, write_backup, write_snapshot,
 };
 
 #[path = "samples/mod.rs"]
@@ -81,7 +81,7 @@ fn entries_are_written_as_before_and_every_version_is_read() {
 fn snapshots_are_written_as_before_and_every_version_is_read() {
     let mut hashes = String::new();
     for version in VERSIONS {
-        let state = State { format: version, ..samples::state() };
+        let state = samples::state_of(version);
         let mut bytes = Vec::new();
         write_snapshot(&state, &mut bytes).unwrap();
         let file = format!("snapshot.v{version}.hex");
@@ -96,15 +96,31 @@ fn snapshots_are_written_as_before_and_every_version_is_read() {
 #[test]
 fn backups_are_written_as_before_and_every_version_is_read() {
     for version in VERSIONS {
-        let state = State { format: version, ..samples::state() };
+        let state = samples::state_of(version);
         let mut bytes = Vec::new();
         let head = write_backup(&state, &mut bytes).unwrap();
         let file = format!("backup.v{version}.hex");
         golden(&file, &dump(&bytes));
         let (read_head, read) = read_backup(&mut stored(&file).as_slice()).unwrap();
         assert_eq!(read_head, head);
-        assert_eq!(state_hash(&read), state_hash(&state));
+        assert_eq!(read, state.without_sessions().unwrap());
     }
+}
+
+/// Release 0.1.0 wrote sessions into its backups, with their secrets. Such a backup is read as if it had been written
+/// without them. The file is that release's own and never written again.
+#[test]
+fn a_backup_of_release_0_1_0_is_read_without_its_sessions() {
+    let file = stored("backup-with-sessions.v1.hex");
+    let (head, read) = read_backup(&mut file.as_slice()).unwrap();
+    let mut written = Vec::new();
+    assert_eq!(write_backup(&samples::state_of(FormatVersion::V1), &mut written).unwrap(), head);
+    assert_eq!(read, samples::state_of(FormatVersion::V1).without_sessions().unwrap());
+    assert!(read.sessions.is_empty() && read.pulses.is_empty() && read.waiters.is_empty());
+    let secret =
+        samples::state_of(FormatVersion::V1).sessions.iter().next().expect("it has sessions").1.secret;
+    let contains = |bytes: &[u8]| bytes.windows(16).any(|window| window == secret.as_bytes());
+    assert!(contains(&file) && !contains(&written), "no secret is in a backup any more");
 }
 
 #[test]
@@ -120,19 +136,32 @@ fn forwarded_requests_are_written_as_before_and_every_version_is_read() {
         ForwardedReply::Answer(Box::new(Err(samples::refusals().remove(0)))),
         ForwardedReply::Renewals(vec![RenewalAnswer::UnknownSession, renewal_answer()]),
         ForwardedReply::ReadIndex(12),
-        ForwardedReply::NoLeader,
-        ForwardedReply::Overloaded(100),
-        ForwardedReply::Unknown("lost".into()),
-        ForwardedReply::Stopping,
+        ForwardedReply::Failed(ForwardFailure::NoLeader),
+        ForwardedReply::Failed(ForwardFailure::Overloaded(100)),
+        ForwardedReply::Failed(ForwardFailure::Unknown("lost".into())),
+        ForwardedReply::Failed(ForwardFailure::Stopping),
     ];
+    // Since version 2.
+    let many_requests = [Forwarded::Commands(vec![vec![1, 2, 3], vec![6]])];
+    let many_replies = [ForwardedReply::Answers(vec![
+        Ok(Ok(samples::dones().remove(0))),
+        Ok(Err(samples::refusals().remove(0))),
+        Err(ForwardFailure::NoLeader),
+        Err(ForwardFailure::Overloaded(100)),
+        Err(ForwardFailure::Unknown("lost".into())),
+        Err(ForwardFailure::Stopping),
+    ])];
     for version in VERSIONS {
+        let since_2 = usize::from(version >= FormatVersion::V2);
+        let requests = requests.iter().chain(&many_requests[..since_2]);
+        let replies = replies.iter().chain(&many_replies[..since_2]);
         let mut text = String::new();
-        for request in &requests {
+        for request in requests {
             let bytes = encode_forwarded(version, request);
             assert_eq!(decode_forwarded(FormatVersion::NEWEST, &bytes).unwrap(), (version, request.clone()));
             writeln!(text, "{}", dump(&bytes)).unwrap();
         }
-        for reply in &replies {
+        for reply in replies {
             let bytes = encode_forwarded_reply(version, reply);
             assert_eq!(&decode_forwarded_reply(FormatVersion::NEWEST, &bytes).unwrap(), reply);
             writeln!(text, "{}", dump(&bytes)).unwrap();
@@ -193,7 +222,8 @@ fn the_table_of_codes_and_the_words_of_every_refusal() {
     golden("codes.txt", &text);
 
     let mut text = String::new();
-    for refusal in samples::refusals() {
+    let since_v2 = samples::answers_since_v2().into_iter().filter_map(Result::err);
+    for refusal in samples::refusals().into_iter().chain(since_v2) {
         let error = ApiError::from(&refusal);
         assert_eq!(ApiError::from(&tonic::Status::from(error.clone())), error);
         let json = serde_json::to_string_pretty(&body::ErrorBody { error: error.clone() }).unwrap();
@@ -288,7 +318,8 @@ fn the_bodies_of_answers() {
             &body::History {
                 resource: "a".into(),
                 holders: vec![(&samples::holding()).into()],
-                transitions: vec![(&samples::transition()).into()],
+                transitions: vec![(&tenure_core::PastLease::from(samples::transition())).into()],
+                dropped: Some((&samples::dropped()).into()),
             },
         ),
         shown("GET /v1/fences/{resource}", &body::Fences::from(&view)),
@@ -335,6 +366,12 @@ fn the_bodies_of_answers() {
                 state_hash: Some("00".repeat(16)),
                 fault_tolerant: false,
                 restoring_ms: Some(1_000),
+                staging: Some(body::RestoreStaging {
+                    pieces: 3,
+                    records: 8_193,
+                    bytes: 3 << 20,
+                    discarded_in_ms: 600_000,
+                }),
                 format: 1,
                 format_next: Some(2),
             },
@@ -342,6 +379,31 @@ fn the_bodies_of_answers() {
     ]
     .concat();
     golden("answers.txt", &text);
+}
+
+#[test]
+fn event_files_are_written_as_before_and_every_version_is_read() {
+    for version in VERSIONS {
+        let events: Vec<Event> = (100..)
+            .zip(samples::events())
+            .map(|(revision, kind)| Event { revision: Revision::new(revision), wall: samples::wall(0), kind })
+            .collect();
+        let mut encoded = Vec::new();
+        events.iter().for_each(|event| encode_event(version, event, &mut encoded));
+        let (first, last) = (events[0].revision, events[events.len() - 1].revision);
+        let frame = EventFrame::new(version, first, last, samples::wall(0), &encoded);
+        let mut bytes = event_file_head([0xc1; 16]).to_vec();
+        bytes.extend_from_slice(&frame.head());
+        bytes.extend_from_slice(&encoded);
+        let file = format!("event_file.v{version}.hex");
+        golden(&file, &dump(&bytes));
+
+        let stored = stored(&file);
+        let (head, rest) = stored.split_first_chunk().expect("a head");
+        assert_eq!(read_event_file_head(head).unwrap(), [0xc1; 16]);
+        let (head, rest) = rest.split_first_chunk().expect("a frame");
+        assert_eq!(EventFrame::read_head(head).unwrap().read(rest).unwrap(), events);
+    }
 }
 
 #[test]
@@ -372,7 +434,12 @@ fn the_messages_of_events_are_distinguished() {
 #[test]
 fn an_answer_of_the_stream_is_sent_in_full() {
     let mut bytes = Vec::new();
-    for answer in samples::dones().into_iter().map(Ok).chain(samples::refusals().into_iter().map(Err)) {
+    for answer in samples::dones()
+        .into_iter()
+        .map(Ok)
+        .chain(samples::refusals().into_iter().map(Err))
+        .chain(samples::answers_since_v2())
+    {
         let frame =
             proto::ServerFrame { frame: Some(5), session: 7, content: Some(grpc::answer_content(&answer)) };
         frame.encode_length_delimited(&mut bytes).unwrap();

@@ -1,5 +1,5 @@
-//! Backup files. Almost no mutation keeps a checksum, so each input is also read with the checksum set right:
-//! what lies behind it must hold against more than accidents.
+//! Backup files. Almost no mutation keeps a checksum valid, so each input is also read with a corrected
+//! checksum: the code behind the checksum must withstand more than accidents.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -7,7 +7,7 @@ use tenure_fuzz::seeds;
 use tenure_wire::{read_backup, read_backup_head, write_backup};
 use xxhash_rust::xxh3::xxh3_128;
 
-fuzz_target!(init: seeds::write([seeds::backup()]), |bytes: &[u8]| {
+fuzz_target!(init: seeds::write(seeds::backups()), |bytes: &[u8]| {
     let _ = read_backup(&mut &*bytes);
     let content = &bytes[..bytes.len().saturating_sub(size_of::<u128>())];
     let mut mended = content.to_vec();

@@ -1,4 +1,4 @@
-//! Bodies of HTTP requests. Every input is read as every body there is, so none is left out for want of a seed.
+//! Bodies of HTTP requests. Every input is read as every kind of body, so that none lacks seeds.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -52,5 +52,4 @@ fuzz_target!(init: seeds::write(seeds::bodies()), |bytes: &[u8]| {
     read_only::<json::IssueSequencer>(bytes);
     read_only::<json::CheckSequencer>(bytes);
     read_only::<json::StepDown>(bytes);
-    read_only::<json::AddNode>(bytes);
 });

@@ -1,4 +1,4 @@
-//! What a disk gives back: log segments and snapshot files, damaged, and with every checksum right.
+//! Files as a disk returns them: log segments and snapshot files, damaged, and with every checksum corrected.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! What a follower asks the leader on behalf of its clients, and the command in it.
+//! Requests that a follower forwards to the leader for its clients, and the command in them.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

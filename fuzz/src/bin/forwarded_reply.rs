@@ -1,4 +1,4 @@
-//! What the leader replies to a follower, and how the follower tells its client.
+//! Replies of the leader to a follower, and how the follower passes them on to its client.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

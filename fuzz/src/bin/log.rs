@@ -1,4 +1,4 @@
-//! Histories as a log holds them: whatever decodes is applied, as every replica would apply it.
+//! Histories as a log holds them: everything that decodes is applied, as every replica would apply it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Histories written by an author who knows what exists: what the state machine must stand and must keep.
+//! Histories whose commands refer to sessions, tokens and resources that exist: what the state machine must
+//! withstand and must keep.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! What a peer sends: handshake, frames, and the body of every call, also of somebody who only pretends to be one.
+//! What a peer sends: handshake, frames, and the body of every call, also from somebody who only pretends to
+//! be a peer.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

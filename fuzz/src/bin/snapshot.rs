@@ -1,5 +1,5 @@
-//! Snapshots: what is read has one hash and one writing, and a machine either takes it up or says what
-//! contradicts what. It never takes the node down: a backup that an administrator restores is read like this too.
+//! Snapshots: what is read has one hash and one encoding, and a machine either accepts it or names the
+//! contradiction. It never stops the node: a backup that an administrator restores is read in the same way.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! The session stream: frames of commands and of renewals as the server reads them, and what a client reads back.
+//! The session stream: frames of commands and of renewals as the server reads them, and what a client reads
+//! back.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

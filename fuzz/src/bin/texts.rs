@@ -1,4 +1,4 @@
-//! Names, ids, scopes, keys, nonces, headers and lengths of time, as people and programs type them: what is
+//! Names, ids, scopes, keys, nonces, headers and durations, as people and programs type them: what is
 //! accepted is written as it was read.
 #![no_main]
 

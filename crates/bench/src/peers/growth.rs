@@ -1,4 +1,5 @@
-//! How cost grows with clients, sessions, nodes, waiters and watchers, and what a million sessions take: Tenure alone.
+//! How cost grows with clients, sessions, nodes, waiters and watchers, and what a million sessions take:
+//! Tenure alone.
 
 use std::path::Path;
 use std::time::Instant;
@@ -56,7 +57,8 @@ pub fn run(
 /// A row of a table: what it shows, and where a point says it.
 type Row = (&'static str, fn(&Value) -> Option<String>);
 
-/// What the page shows of a curve: its name, the unit of its points, where they stand in a point, and the rows.
+/// What the page shows of a curve: its name, the unit of its points, where they stand in a point, and the
+/// rows.
 type Shown = (&'static str, &'static str, &'static str, &'static [Row]);
 
 const SHOWN: [Shown; 5] = [

@@ -1,8 +1,10 @@
-//! Tenure and its peers side by side, on one machine, under the same driver: the runs behind `docs/benchmarks.md`.
+//! Tenure and other stores side by side, on one machine, with the same driver: the runs behind
+//! `docs/benchmarks.md`.
 //!
-//! Every cell of the table (a workload on a store with so many nodes) gets a fresh set-up, with an `fsync` before every
-//! acknowledgement on every node. The stores take turns cell by cell, so that what else the machine does falls on all of
-//! them alike. Each run leaves one file of raw results; a run whose file is there is not repeated.
+//! Every cell of the table (a workload on a store with so many nodes) gets a fresh setup, with an `fsync`
+//! before every acknowledgement on every node. The stores alternate cell by cell, so that other load on the
+//! machine affects all of them equally. Each run writes one file of raw results; a run whose file exists is
+//! not repeated.
 
 mod cells;
 mod growth;

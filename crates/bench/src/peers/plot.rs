@@ -1,5 +1,5 @@
-//! Plots as SVG, drawn with nothing but text: bars on a logarithmic scale, because what is compared differs by orders of
-//! magnitude. Colours hold on light and dark pages.
+//! Plots as SVG text: bars on a logarithmic scale, because the results differ by orders of magnitude. The
+//! colours work on light and dark pages.
 
 use std::fmt::Write;
 

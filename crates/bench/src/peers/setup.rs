@@ -1,5 +1,5 @@
-//! Starting and stopping stores: one or several processes on free ports of this machine, with their data in a folder that
-//! goes away with them, each syncing to disk before it acknowledges.
+//! Starts and stops stores: one or more processes on free ports of this machine, with their data in a folder
+//! that is removed with them. Each syncs to disk before it acknowledges.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -266,7 +266,8 @@ fn zookeeper(node: usize, clients: &[String], peers: &[String], data: &Path) -> 
     let made = |outcome: std::io::Result<()>| outcome.map_err(|error| format!("{}: {error}", data.display()));
     made(std::fs::create_dir_all(data))?;
     let port = clients[node].rsplit_once(':').map_or("", |(_, port)| port);
-    // TTLs of any length: by default two to twenty ticks. The forced sync is the default and said all the same.
+    // TTLs of any length: by default two to twenty ticks. The forced sync is the default and said all the
+    // same.
     let mut settings = format!(
         "tickTime=2000\ninitLimit=10\nsyncLimit=5\ndataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\n\
          maxClientCnxns=0\nminSessionTimeout=500\nmaxSessionTimeout=600000\nforceSync=yes\nadmin.enableServer=false\n\
@@ -371,8 +372,8 @@ fn http(endpoint: &str, method: &str, path: &str, body: &str) -> Result<String, 
     Ok(body.to_owned())
 }
 
-/// An address that nobody uses, outside of the range from which the system takes the ports of outgoing connections, with
-/// room for a second port ten thousand above it.
+/// An address that nobody uses, outside of the range from which the system takes the ports of outgoing
+/// connections, with room for a second port ten thousand above it.
 fn free_address() -> String {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = (std::process::id() % 300) as u16 * 10;

@@ -1,5 +1,5 @@
-//! From raw results to the table: medians over the runs, ratios, and who is ahead where. Decides nothing but
-//! how it is reported.
+//! From raw results to the table: medians over the runs, ratios, and which store is ahead. It decides only
+//! how results are reported.
 
 use std::collections::BTreeMap;
 use std::path::Path;

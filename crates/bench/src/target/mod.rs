@@ -1,11 +1,11 @@
-//! The stores that can be driven, behind one small interface. Each does a lock as its own documentation says it
-//! should be done; what a store does not have, it says it has not.
+//! The stores that can be driven, behind one small interface. Each implements a lock as its own documentation
+//! recommends. A store reports what it does not support.
 
+mod connections;
 mod etcd;
-mod lane;
+mod pipelined;
 mod redis;
 mod tenure;
-mod ways;
 mod zookeeper;
 
 use std::future::Future;
@@ -31,8 +31,8 @@ pub trait Store: Send + Sync + Sized + 'static {
     /// Connects.
     fn reach(plan: &Plan) -> impl Future<Output = Result<Self>> + Send;
 
-    /// Opens a session over the connection with this number; clients with the same number share one if the store
-    /// lets them. A connection that broke is made anew, at the next endpoint.
+    /// Opens a session over the connection with this number; clients with the same number share one if the
+    /// store lets them. A connection that broke is made anew, at the next endpoint.
     fn open(&self, way: usize, ttl: Duration) -> impl Future<Output = Result<Self::Session>> + Send;
 
     /// Opens many sessions over a stream of their own, each with one lease on a resource of its own.

@@ -1,5 +1,5 @@
-//! Redis as a lock: `SET key value NX PX ttl`, and a script that deletes the key only if the value is one's own. One
-//! server and no consensus: the floor of what a lock can cost. It has no queue.
+//! Redis as a lock: `SET key value NX PX ttl`, and a script that deletes the key only if the value is the
+//! caller's. One server without consensus: a lower bound for the cost of a lock. It has no queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use super::lane::{Cut, Lane, Shape};
-use super::ways::{Breaks, Ways};
+use super::connections::{Breaks, Connections};
+use super::pipelined::{Cut, Pipelined, Shape};
 use super::{Ask, Fleet, Result, Session, Store, draw, has_not};
 use crate::error::BenchError;
 use crate::plan::Plan;
@@ -19,19 +19,19 @@ const RELEASE: &str =
 
 /// One server.
 pub struct Redis {
-    ways: Ways<Wire>,
+    connections: Connections<Wire>,
     endpoints: Vec<String>,
 }
 
 /// One connection, and the release script's name on that server.
 struct Wire {
-    lane: Lane<Resp>,
+    pipelined: Pipelined<Resp>,
     release: String,
 }
 
 impl Breaks for Wire {
     fn broken(&self) -> bool {
-        self.lane.broken()
+        self.pipelined.broken()
     }
 }
 
@@ -84,9 +84,9 @@ fn command(words: &[&str]) -> Vec<u8> {
 
 impl Wire {
     async fn connect(endpoint: String) -> Result<Wire> {
-        let lane = Lane::start(TcpStream::connect(&endpoint).await?, Vec::new(), Resp)?;
-        match lane.ask(command(&["SCRIPT", "LOAD", RELEASE])).await? {
-            Reply::Text(release) => Ok(Wire { lane, release }),
+        let pipelined = Pipelined::start(TcpStream::connect(&endpoint).await?, Vec::new(), Resp)?;
+        match pipelined.ask(command(&["SCRIPT", "LOAD", RELEASE])).await? {
+            Reply::Text(release) => Ok(Wire { pipelined, release }),
             _ => Err(BenchError::new("the script was not taken")),
         }
     }
@@ -97,14 +97,14 @@ impl Store for Redis {
     type Fleet = RedisFleet;
 
     async fn reach(plan: &Plan) -> Result<Redis> {
-        let ways = Ways::new(&plan.endpoints, plan.connections.min(plan.clients));
-        let store = Redis { ways, endpoints: plan.endpoints.clone() };
-        store.ways.get(0, Wire::connect).await?;
+        let connections = Connections::new(&plan.endpoints, plan.connections.min(plan.clients));
+        let store = Redis { connections, endpoints: plan.endpoints.clone() };
+        store.connections.get(0, Wire::connect).await?;
         Ok(store)
     }
 
     async fn open(&self, way: usize, ttl: Duration) -> Result<RedisSession> {
-        let wire = self.ways.get(way, Wire::connect).await?;
+        let wire = self.connections.get(way, Wire::connect).await?;
         Ok(RedisSession { wire, owner: format!("{:032x}", draw()), ttl_ms: ttl.as_millis().to_string() })
     }
 
@@ -115,7 +115,7 @@ impl Store for Redis {
         let owner = format!("{:032x}", draw());
         let keys: Vec<String> =
             (ask.first..ask.first + ask.count).map(|number| ask.resource(number)).collect();
-        let set = keys.iter().map(|key| wire.lane.put(command(&["SET", key, &owner, "PX", &ttl_ms])));
+        let set = keys.iter().map(|key| wire.pipelined.put(command(&["SET", key, &owner, "PX", &ttl_ms])));
         for answer in set.collect::<Result<Vec<_>>>()? {
             answer.await.map_err(|_| BenchError::unreachable("the connection broke"))?;
         }
@@ -124,9 +124,9 @@ impl Store for Redis {
     }
 
     async fn leases(&self, _prefix: &str) -> Result<u64> {
-        match self.ways.get(0, Wire::connect).await?.lane.ask(command(&["DBSIZE"])).await? {
+        match self.connections.get(0, Wire::connect).await?.pipelined.ask(command(&["DBSIZE"])).await? {
             Reply::Number(many) => Ok(many as u64),
-            _ => Err(BenchError::new("the number of keys is not told")),
+            _ => Err(BenchError::new("the server did not report the number of keys")),
         }
     }
 
@@ -151,7 +151,7 @@ impl Session for RedisSession {
 
     async fn queue(&mut self, resource: &str) -> Result<String> {
         let set = command(&["SET", resource, &self.owner, "NX", "PX", &self.ttl_ms]);
-        match self.wire.lane.ask(set).await? {
+        match self.wire.pipelined.ask(set).await? {
             Reply::Text(_) => Ok(resource.to_owned()),
             Reply::Nothing => has_not("redis", "line to stand in"),
             Reply::Wrong(why) => Err(BenchError::new(why)),
@@ -165,7 +165,7 @@ impl Session for RedisSession {
 
     async fn release(&mut self, place: String) -> Result<()> {
         let release = command(&["EVALSHA", &self.wire.release, "1", &place, &self.owner]);
-        match self.wire.lane.ask(release).await? {
+        match self.wire.pipelined.ask(release).await? {
             Reply::Number(1) => Ok(()),
             Reply::Wrong(why) => Err(BenchError::new(why)),
             _ => Err(BenchError::new("there was nothing to release")),
@@ -174,7 +174,7 @@ impl Session for RedisSession {
 
     async fn clear(&mut self, resource: &str) -> Result<()> {
         let release = command(&["EVALSHA", &self.wire.release, "1", resource, &self.owner]);
-        self.wire.lane.ask(release).await.map(drop)
+        self.wire.pipelined.ask(release).await.map(drop)
     }
 
     async fn renew(&mut self) -> Result<()> {
@@ -200,8 +200,11 @@ pub struct RedisFleet {
 
 impl Fleet for RedisFleet {
     async fn renew_all(&mut self) -> Result<u64> {
-        let asked: Vec<_> =
-            self.renewals.iter().map(|renewal| self.wire.lane.put(renewal.clone())).collect::<Result<_>>()?;
+        let asked: Vec<_> = self
+            .renewals
+            .iter()
+            .map(|renewal| self.wire.pipelined.put(renewal.clone()))
+            .collect::<Result<_>>()?;
         let mut renewed = 0;
         for answer in asked {
             if let Ok(Reply::Number(many)) = answer.await {

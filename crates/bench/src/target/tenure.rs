@@ -14,7 +14,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tonic::Streaming;
 use tonic::transport::{Channel, Endpoint};
 
-use super::ways::{Breaks, Ways};
+use super::connections::{Breaks, Connections};
 use super::{Ask, Fleet, Result, Session, Store, draw};
 use crate::error::BenchError;
 use crate::plan::Plan;
@@ -29,7 +29,7 @@ const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;
 
 /// A cluster.
 pub struct Tenure {
-    ways: Ways<Connection>,
+    connections: Connections<Connection>,
     endpoints: Vec<String>,
 }
 
@@ -247,21 +247,21 @@ impl Store for Tenure {
 
     async fn reach(plan: &Plan) -> Result<Tenure> {
         let store = Tenure {
-            ways: Ways::new(&plan.endpoints, plan.connections.min(plan.clients)),
+            connections: Connections::new(&plan.endpoints, plan.connections.min(plan.clients)),
             endpoints: plan.endpoints.clone(),
         };
-        store.ways.get(0, Connection::connect).await?;
+        store.connections.get(0, Connection::connect).await?;
         Ok(store)
     }
 
     async fn open(&self, way: usize, ttl: Duration) -> Result<TenureSession> {
-        let connection = self.ways.get(way, Connection::connect).await?;
+        let connection = self.connections.get(way, Connection::connect).await?;
         let (session, secret) = connection.open(ttl).await?;
         Ok(TenureSession { connection, session, secret, next: 1, renewals: None })
     }
 
     async fn fleet(&self, ask: &Ask) -> Result<TenureFleet> {
-        let connection = self.ways.get(ask.way, Connection::connect).await?;
+        let connection = self.connections.get(ask.way, Connection::connect).await?;
         let mut sessions = Vec::with_capacity(ask.count);
         let all: Vec<usize> = (ask.first..ask.first + ask.count).collect();
         for some in all.chunks(FRAMES_UNDER_WAY_MAX / 4) {

@@ -1,5 +1,6 @@
-//! ZooKeeper by the lock recipe of its documentation: an ephemeral sequential node below the lock's; who has the
-//! smallest holds, everybody else watches the one before. A session is a connection, so clients cannot share one.
+//! ZooKeeper by the lock recipe of its documentation: an ephemeral sequential node below the lock's node. The
+//! smallest one holds the lock; every other client watches the one before its own. A session is a connection,
+//! so clients cannot share one.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -9,8 +10,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 
-use super::lane::{Cut, Lane, Shape, broke};
-use super::ways::Breaks;
+use super::connections::Breaks;
+use super::pipelined::{Cut, Pipelined, Shape, broke};
 use super::{Ask, Fleet, Result, Session, Store, has_not};
 use crate::error::BenchError;
 use crate::plan::Plan;
@@ -27,8 +28,9 @@ const NODE_EXISTS: i32 = -110;
 const EPHEMERAL_SEQUENTIAL: i32 = 3;
 const ALL_PERMISSIONS: i32 = 31;
 
-/// How long an answer may take before the connection says that it is still there. ZooKeeper 3.8.0 now and then leaves a read
-/// lying until the same connection says something else; its own client library does after a while.
+/// How long an answer may take before the connection says that it is still there. ZooKeeper 3.8.0 now and
+/// then leaves a read lying until the same connection says something else; its own client library does after
+/// a while.
 const PINGS_AFTER: Duration = Duration::from_secs(1);
 
 /// An ensemble.
@@ -113,7 +115,7 @@ fn framed(fill: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
 
 /// One session: a connection.
 pub struct ZooKeeperSession {
-    lane: Lane<Jute>,
+    pipelined: Pipelined<Jute>,
     awaited: Arc<Mutex<Awaited>>,
     next: i32,
 }
@@ -143,8 +145,8 @@ impl ZooKeeperSession {
             )));
         }
         let awaited: Arc<Mutex<Awaited>> = Arc::default();
-        let lane = Lane::start(stream, Vec::new(), Jute(awaited.clone()))?;
-        Ok(ZooKeeperSession { lane, awaited, next: 1 })
+        let pipelined = Pipelined::start(stream, Vec::new(), Jute(awaited.clone()))?;
+        Ok(ZooKeeperSession { pipelined, awaited, next: 1 })
     }
 
     async fn ask(&mut self, kind: i32, fill: impl FnOnce(&mut Vec<u8>)) -> Result<ZooKeeperReply> {
@@ -155,7 +157,7 @@ impl ZooKeeperSession {
             out.extend_from_slice(&kind.to_be_bytes());
             fill(out);
         });
-        let mut answer = self.lane.put(question)?;
+        let mut answer = self.pipelined.put(question)?;
         loop {
             match tokio::time::timeout(PINGS_AFTER, &mut answer).await {
                 Ok(answer) => return answer.map_err(|_| broke()),
@@ -165,7 +167,7 @@ impl ZooKeeperSession {
     }
 
     fn say_ping(&self) -> Result<()> {
-        self.lane.say(framed(|out| {
+        self.pipelined.say(framed(|out| {
             out.extend_from_slice(&XID_PING.to_be_bytes());
             out.extend_from_slice(&PING.to_be_bytes());
         }))
@@ -314,8 +316,9 @@ impl Session for ZooKeeperSession {
     }
 
     async fn clear(&mut self, _resource: &str) -> Result<()> {
-        // What an unanswered create left behind has a name that only the server knows; it goes with the session.
-        self.lane.cut_off();
+        // What an unanswered create left behind has a name that only the server knows; it goes with the
+        // session.
+        self.pipelined.cut_off();
         Err(BenchError::unreachable("the session is given up"))
     }
 
@@ -331,11 +334,11 @@ impl Session for ZooKeeperSession {
     }
 
     fn fall_silent(&mut self) {
-        self.lane.cut_off();
+        self.pipelined.cut_off();
     }
 
     fn connected(&self) -> bool {
-        !self.lane.broken()
+        !self.pipelined.broken()
     }
 }
 

@@ -1,5 +1,5 @@
-//! A holder falls silent: how long after its TTL the next in the queue holds. Or it is known to be dead: how
-//! long after that is said.
+//! A holder stops renewing: how long after its TTL the next waiter holds the lease. Or the holder is reported
+//! dead: how long after the report.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,8 +52,8 @@ pub async fn run<S: Store>(plan: &Plan, progress: Progress) -> Result<Report> {
     Ok(report)
 }
 
-/// The time from the end of the TTL, counted from the sending of the last renewal, to the next grant; `None` if
-/// the grant came before that.
+/// The time from the end of the TTL, counted from the sending of the last renewal, to the next grant; `None`
+/// if the grant came before that.
 async fn silence<S: Store>(store: &S, way: usize, resource: &str, ttl: Duration) -> Result<Option<Duration>> {
     let mut waiter = store.open(way, Duration::from_secs(60)).await?;
     let mut holder = store.open(way + 1, ttl).await?;

@@ -1,5 +1,5 @@
-//! Every client takes its own resource and gives it back, again and again; and what happens to that when the
-//! leader goes.
+//! Every client acquires and releases its own resource in a loop; and what happens to that when the leader
+//! fails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,7 +32,7 @@ pub enum Event {
 }
 
 /// What all clients of a run share.
-struct Crew<S: Store> {
+struct SharedByClients<S: Store> {
     store: S,
     pace: Pace,
     window: Window,
@@ -56,7 +56,7 @@ pub async fn run<S: Store>(plan: &Plan, progress: Progress, event: Event) -> Res
         }
     }
     let window = Window::of(plan);
-    let crew = Arc::new(Crew {
+    let shared = Arc::new(SharedByClients {
         store,
         pace: Pace::new(plan.rate),
         window,
@@ -67,7 +67,7 @@ pub async fn run<S: Store>(plan: &Plan, progress: Progress, event: Event) -> Res
     });
     let mut clients = JoinSet::new();
     for (number, session) in sessions.into_iter().enumerate() {
-        clients.spawn(crew.clone().client(number, session));
+        clients.spawn(shared.clone().client(number, session));
     }
     let _bar = progress.over(plan.workload.name(), plan.warm_up + plan.duration);
     tokio::time::sleep_until(window.from.into()).await;
@@ -78,7 +78,7 @@ pub async fn run<S: Store>(plan: &Plan, progress: Progress, event: Event) -> Res
     match event {
         Event::None => {}
         Event::Kill => kill(plan.leader_pid.unwrap_or_default())?,
-        Event::StepDown => crew.store.step_down().await?,
+        Event::StepDown => shared.store.step_down().await?,
     }
     tokio::time::sleep_until(window.until.into()).await;
     let after = Reading::now(plan);
@@ -98,7 +98,7 @@ pub async fn run<S: Store>(plan: &Plan, progress: Progress, event: Event) -> Res
     let mut report = Report::of(plan);
     before.fill(&after, plan, &tally, &mut report);
     if event != Event::None {
-        report.figure("longest_gap_ms", crew.gaps.longest().as_secs_f64() * 1_000.0);
+        report.figure("longest_gap_ms", shared.gaps.longest().as_secs_f64() * 1_000.0);
     }
     Ok(report)
 }
@@ -111,7 +111,7 @@ fn kill(pid: u32) -> Result<()> {
     started.map(drop).map_err(|error| BenchError::new(format!("the leader cannot be killed: {error}")))
 }
 
-impl<S: Store> Crew<S> {
+impl<S: Store> SharedByClients<S> {
     async fn client(self: Arc<Self>, number: usize, mut session: S::Session) -> Tally {
         let mut tally = Tally::default();
         let mut resource = format!("{}/{number}", self.prefix);
@@ -125,8 +125,8 @@ impl<S: Store> Crew<S> {
             match outcome {
                 Ok(()) => {
                     self.gaps.done(ended);
-                    // In an open loop what was due counts, however late it ended: leaving the late ones out would
-                    // be the omission that open loops are there to avoid.
+                    // In an open loop what was due counts, however late it ended: leaving the late ones out
+                    // would be the omission that open loops are there to avoid.
                     let counts =
                         if self.open_loop { due >= self.window.from } else { self.window.counts(due, ended) };
                     if counts {

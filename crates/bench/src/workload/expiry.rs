@@ -1,4 +1,4 @@
-//! All sessions fall silent at once: how long after the TTL the last lease is gone.
+//! All sessions stop renewing at once: how long after the TTL the last lease has ended.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! From the sending of a release to the moment at which the next in the queue knows that it holds.
+//! From sending a release to the moment at which the next waiter knows that it holds the lease.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Many sessions, each with one lease, renewed over a few streams as fast as the store acknowledges it, or as often
-//! as is due.
+//! Many sessions, each with one lease, renewed over a few streams: as fast as the store acknowledges, or on
+//! schedule.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! One client takes and gives back resources while others watch: how long from asking until each is notified.
+//! One client acquires and releases resources while others watch: how long from the request until each
+//! watcher is notified.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,5 @@
-//! The agent's connections to the nodes. Decides which node is asked: the one that answered last, until it fails.
+//! The agent's connections to the nodes. Decides which node is used: the one that answered last, until it
+//! fails.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -36,7 +37,8 @@ impl Connections {
         Connections { connections: nodes.map(connection).collect(), preferred: AtomicUsize::new(0) }
     }
 
-    /// A connection, and which one it is. Made before anything is sent: so a failure here proves that nothing was.
+    /// A connection, and which one it is. Made before anything is sent: so a failure here proves that nothing
+    /// was.
     pub async fn connected(&self) -> Result<(usize, Channel), ApiError> {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut why = String::from("it was given none");
@@ -52,8 +54,8 @@ impl Connections {
         Err(no_node(&why))
     }
 
-    /// A call over this connection has failed. If it was the connection and not the store that said so, the next node is
-    /// asked from now on.
+    /// A call over this connection has failed. If it was the connection and not the store that said so, the
+    /// next node is asked from now on.
     pub fn failed(&self, index: usize, status: &tonic::Status) {
         if status.details().is_empty() {
             self.leave(index);

@@ -1,10 +1,11 @@
 //! The host agent: one unix socket that the clients of a host use instead of the network.
 //!
-//! It *coalesces*: the renewals of all clients that arrive within one tick leave as one message. It never *vouches*: a
-//! renewal goes out only because its own client asked for it, under the client's own number, and the answer goes back
-//! under that number. So the agent has no deadline of its own and moves nobody's: each client counts from its own
-//! send, exactly as without an agent, and a client that has stopped is not renewed. Everything else is passed on
-//! unread. If the agent stops answering, clients repeat over the network after a quarter of R; nobody needs it.
+//! It *coalesces*: the renewals of all clients that arrive within one tick leave as one message. It never
+//! *vouches*: a renewal goes out only because its own client asked for it, under the client's own number, and
+//! the answer goes back under that number. So the agent has no deadline of its own and moves nobody's: each
+//! client counts from its own send, exactly as without an agent, and a client that has stopped is not
+//! renewed. Everything else is passed on unread. If the agent stops answering, clients repeat over the
+//! network after a quarter of R; nobody needs it.
 //!
 //! One thing it knows better than the store: whether a process on this host is dead (`processes.rs`).
 

@@ -1,8 +1,9 @@
-//! Who is at the other end of a connection, and whether it still lives.
+//! The process at the other end of a connection, and whether it is still alive.
 //!
-//! A process is watched through a pidfd that the kernel hands out for the connection itself (SO_PEERPIDFD, since Linux 6.5): it means
-//! the process that connected and can never come to mean another. Where the kernel has none, nobody is watched and nothing is ended
-//! early. Nor is it unless the opener said that the session is its own alone; a closed connection proves nothing and ends nothing.
+//! A process is watched through a pidfd that the kernel provides for the connection itself (SO_PEERPIDFD,
+//! since Linux 6.5): it means the process that connected and can never come to mean another one. Where the
+//! kernel has none, no process is watched and no session is ended early. The same holds unless the opener
+//! declared the session as its own alone. A closed connection proves nothing and ends nothing.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -15,14 +16,16 @@ use nix::sys::socket::sockopt::PeerPidfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tenure_client::proto::sessions_client::SessionsClient;
-use tenure_client::{Call, Endpoints, Repeat, Transport, proto};
-use tenure_core::{SessionId, SessionNumber};
+use tenure_client::{Call, Endpoints, Repeat, Transport};
+use tenure_core::{Caller, EndReason, SessionId, SessionNumber};
+use tenure_wire::grpc;
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
 use super::counts::Counts;
 
-/// How long to go on telling the store of a death. Past the longest usual TTL the session has ended by itself.
+/// How long to go on telling the store of a death. Past the longest usual TTL the session has ended by
+/// itself.
 const TELL_WITHIN: Duration = Duration::from_secs(60);
 /// How long one attempt may take.
 const TELL_ATTEMPT_WITHIN: Duration = Duration::from_secs(2);
@@ -118,8 +121,7 @@ impl Processes {
                 attempt_within: Some(TELL_ATTEMPT_WITHIN),
                 persistent: true,
             };
-            let caller = proto::Caller { session: session.to_string(), number: None, lowest_awaited: 0 };
-            let request = proto::SessionCloseRequest { caller: Some(caller), died: true };
+            let request = grpc::close_request(&Caller::unnumbered(session), EndReason::Died);
             let send = |channel, _| {
                 let request = request.clone();
                 async move { SessionsClient::new(channel).close(request).await }
@@ -139,8 +141,9 @@ impl Process {
         Process { pid, pidfd: Arc::new(pidfd), inside: Mutex::new(inside) }
     }
 
-    /// Asked of the handle and not of what was noticed so far. A number is another's only after its process is dead, and the
-    /// handle says so from that moment on: so whoever connects under a number that is known is never taken for the dead one.
+    /// Asked of the handle and not of what was noticed so far. A number is another's only after its process
+    /// is dead, and the handle says so from that moment on: so whoever connects under a number that is known
+    /// is never taken for the dead one.
     fn is_alive(&self) -> bool {
         poll(&mut [PollFd::new(&*self.pidfd, PollFlags::IN)], Some(&AT_ONCE)) == Ok(0)
     }
@@ -154,8 +157,8 @@ impl std::fmt::Debug for Process {
 
 /// Waits until the process is dead: all of its threads, not only the first. False if that cannot be seen.
 ///
-/// On a thread of its own that does nothing else, with hardly a stack: a host has few holders, and waiting this way needs no
-/// unsafe code.
+/// On a thread of its own that does nothing else, with hardly a stack: a host has few holders, and waiting
+/// this way needs no unsafe code.
 async fn died(pidfd: Arc<OwnedFd>) -> bool {
     let (tell, notified) = oneshot::channel();
     let watching = std::thread::Builder::new().name("tenure-pidfd".to_owned()).stack_size(WATCH_STACK_BYTES);

@@ -1,7 +1,7 @@
-//! The renewal stream of one client: the same that a node serves, answered from what a node has said.
+//! The renewal stream of one client: the same that a node serves, answered from a node's answers.
 //!
-//! It decides only what has to be spelled out: a client takes "nothing to say" for the revision that it was last told on
-//! *this* stream, and the agent's own stream to the node may have been told another one.
+//! It decides only what has to be sent in full: a client takes an empty answer to mean the revision that it
+//! last received on *this* stream, and the agent's own stream to the node may have received another one.
 
 use std::collections::HashMap;
 
@@ -133,17 +133,16 @@ impl Renewals {
             }
         };
         let mut verdicts = verdicts.into_iter();
-        let (mut last_unknown, mut last_unattached) = (0, 0);
-        let step = |last: &mut u32, position: u32| position - std::mem::replace(last, position);
+        let (mut unknown, mut unattached) = (Vec::new(), Vec::new());
         for ((renewal, sent), position) in batch.renewals.into_iter().zip(0u32..) {
             let verdict = if sent { verdicts.next().unwrap_or(Verdict::Nothing) } else { Verdict::Nothing };
             match verdict {
                 Verdict::Unknown => {
                     self.sessions.remove(&renewal.session);
-                    message.unknown.push(step(&mut last_unknown, position));
+                    unknown.push(position);
                 }
                 // The client proves it again and asks again.
-                Verdict::Nothing => message.unattached.push(step(&mut last_unattached, position)),
+                Verdict::Nothing => unattached.push(position),
                 Verdict::Renewed { revision, spelled_out } => {
                     let Some(attached) = self.sessions.get_mut(&renewal.session) else { continue };
                     let last_sent = std::mem::replace(&mut attached.last_sent, revision);
@@ -156,6 +155,8 @@ impl Renewals {
                 }
             }
         }
+        message.unknown = grpc::pack_positions(unknown);
+        message.unattached = grpc::pack_positions(unattached);
         message
     }
 }

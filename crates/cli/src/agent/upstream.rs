@@ -1,10 +1,10 @@
-//! The one renewal stream to a node, on which the renewals of all clients ride: one message per tick.
+//! The one renewal stream to a node, which carries the renewals of all clients: one message per tick.
 //!
-//! What is left unanswered is not sent again here: each client repeats its own, under a new number and over the
-//! network if need be. So this file has one rule for every trouble: say that nothing is known, and ask the
-//! next node.
+//! Unanswered renewals are not sent again here: each client repeats its own, under a new number and over the
+//! network if necessary. So this file has one rule for every failure: report the outcome as unknown, and use
+//! the next node.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,8 +30,8 @@ const MESSAGES_WAITING_MAX: usize = 16;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Renewals in one message, as many as a node takes.
 const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;
-/// Sessions proved to one stream after which a new one is made: a node forgets those that are gone only then, and takes a
-/// million.
+/// Sessions proved to one stream after which a new one is made: a node forgets those that are gone only then,
+/// and takes a million.
 const ATTACHED_MAX: usize = 500_000;
 
 /// Where clients' renewals are handed in.
@@ -249,10 +249,7 @@ impl Driver {
                     {
                         vacant.insert(None);
                         stream.attached_ever += 1;
-                        attach.push(proto::RenewalAttach {
-                            session: id.number.get(),
-                            secret: id.secret.as_bytes().to_vec(),
-                        });
+                        attach.push(grpc::renewal_attach(*id));
                     }
                     message.renewals.push(Renewal { session: id.number, number: *number });
                 }
@@ -284,7 +281,8 @@ impl RenewalStream {
             return Err(error);
         }
         let said = answers.first..answers.first.saturating_add(answers.count);
-        let (unknown, unattached) = (positions(&answers.unknown), positions(&answers.unattached));
+        let (unknown, unattached) =
+            (grpc::unpack_positions(&answers.unknown), grpc::unpack_positions(&answers.unattached));
         let mut spelled_out: HashMap<(u64, u64), proto::Renewed> =
             answers.renewed.into_iter().map(|said| ((said.session_number, said.number), said)).collect();
         let mut verdicts = message.renewals.iter().zip(0u32..).map(|(renewal, position)| {
@@ -317,16 +315,6 @@ impl RenewalStream {
         }
         Ok(())
     }
-}
-
-/// Positions that were sent as the steps between them.
-fn positions(steps: &[u32]) -> BTreeSet<u32> {
-    let mut last = 0u32;
-    let next = |step: &u32| {
-        last = last.saturating_add(*step);
-        last
-    };
-    steps.iter().map(next).collect()
 }
 
 /// Ends when the sleep does, if there is one.

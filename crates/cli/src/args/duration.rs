@@ -1,4 +1,4 @@
-//! Lengths of time as people type them: `10s`, `500ms`, `1m30s`, `1.5s`, `1h`.
+//! Durations as people type them: `10s`, `500ms`, `1m30s`, `1.5s`, `1h`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,11 +19,6 @@ impl Length {
     /// The length.
     pub const fn get(self) -> Duration {
         self.0
-    }
-
-    /// The length as it is sent.
-    pub fn millis(self) -> u64 {
-        u64::try_from(self.0.as_millis()).expect("a length is read from whole milliseconds below 2^64")
     }
 }
 
@@ -113,7 +108,7 @@ mod tests {
             ("2m0s", 120_000),
             ("0s", 0),
         ] {
-            assert_eq!(text.parse::<Length>().map(Length::millis), Ok(millis), "{text}");
+            assert_eq!(text.parse::<Length>().map(Length::get), Ok(Duration::from_millis(millis)), "{text}");
         }
     }
 

@@ -6,7 +6,7 @@ pub const ABOUT: &str = "\
 Leases with fencing tokens: time-bounded, exclusive authority over named resources.
 
 A holder takes a lease on a resource and gets a token, a number that only rises. While it renews its session the \
-lease is its own; when it falls silent the lease ends after the TTL and the next in line is granted it, under a \
+lease is its own; when it falls silent the lease ends after the TTL and the next waiter is granted it, under a \
 higher token. Storage that checks the token refuses the late write of a holder that woke up too late.";
 
 pub const AFTER: &str = "\
@@ -14,7 +14,7 @@ Examples:
   tenure serve                               a durable node on this machine, data in ./tenure-data
   tenure run settlement/cron -- ./settle.sh  run a command only while holding a lease
   tenure acquire settlement/cron --ttl 10s   take a lease; prints its token and its session
-  tenure acquire settlement/cron --wait 1m   the same, but stand in line for at most a minute
+  tenure acquire settlement/cron --wait 1m   the same, but queue for at most a minute
   tenure explain settlement/cron             who holds it, what is left, who waits and why
   tenure kv put cursor 17 --resource settlement/cron --token 7
                                              write only under the newest token
@@ -30,13 +30,13 @@ Exit codes:
   1  anything else          5  stale token: a newer one has been granted
   2  wrong usage            6  no store could be reached, or none answered
   3  held by another        7  not found, or free
-  130 and 143: an `acquire` was ended by SIGINT or SIGTERM, and has given back its place in line
+  130 and 143: an `acquire` was ended by SIGINT or SIGTERM, and has given back its place in the queue
   `run` and `elect` pass on the code of their command, and add 100 to these for their own failures.";
 
 /// The groups in which commands are listed, in order; a build may leave some of them out.
 pub const GROUPS: [(&str, &[&str]); 6] = [
     ("Hold", &["run", "elect", "acquire", "release", "transfer", "revoke", "session"]),
-    ("Look", &["get", "leader", "ls", "watch", "history", "explain", "top"]),
+    ("Look", &["get", "leader", "ls", "watch", "events", "history", "explain", "top"]),
     ("Store", &["kv", "fence"]),
     ("Operate", &["serve", "cluster", "agent", "tune", "bench"]),
     ("Learn", &["demo"]),

@@ -1,5 +1,5 @@
-//! The command line: what can be asked for, in one definition from which parsing, help, completions and man
-//! pages all come. Each command's own arguments stand in its file under `commands/`.
+//! The command line in one definition, from which parsing, help, completions and man pages are derived. The
+//! arguments of each command are in its file under `commands/`.
 
 mod duration;
 mod help;
@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tenure_client::Endpoints;
 
 pub use duration::Length;
-pub use values::{GuardArgs, ModeArg, WaitArg, default_holder, parse_token};
+pub use values::{Bytes, GuardArgs, ModeArg, WaitArg, default_holder, parse_token};
 
 use crate::commands;
 
@@ -69,13 +69,13 @@ pub enum Command {
     /// Run a command only while holding a resource
     #[cfg(target_os = "linux")]
     Run(commands::run::Args),
-    /// Run a command only while leading; stand in line again after any loss
+    /// Run a command only while leading; queue again after any loss
     #[cfg(target_os = "linux")]
     Elect(commands::elect::Args),
     /// What asks the store.
     #[command(flatten)]
     Store(StoreCommand),
-    /// Tell a story: what goes wrong without the protection, and what happens with it
+    /// Run a demo: what goes wrong without the protection, and what happens with it
     #[cfg(feature = "demo")]
     Demo(commands::demo::Args),
     /// Put load on a store and measure it: this one, or a peer by the same driver
@@ -108,6 +108,8 @@ pub enum StoreCommand {
     Ls(commands::ls::Args),
     /// Follow what changes, as it changes
     Watch(commands::watch::Args),
+    /// Export past events as JSON lines, without a gap
+    Events(commands::events::Args),
     /// Show the past holders of a resource, and why each lease ended
     History(commands::history::Args),
     /// Say in words who holds a resource, what is left, who waits and why
@@ -135,8 +137,8 @@ pub fn parse() -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches)
 }
 
-/// Whether a command line that could not be read was meant for a command that passes on the exit code of another: its first
-/// word that is neither an option nor the value of one says so.
+/// Whether a command line that could not be read was meant for a command that passes on the exit code of
+/// another: its first word that is neither an option nor the value of one says so.
 pub fn runs_a_command(mut words: impl Iterator<Item = std::ffi::OsString>) -> bool {
     words.next();
     while let Some(word) = words.next() {

@@ -142,13 +142,13 @@ fn sessions_and_registers_are_parsed() {
     else {
         panic!("it is session open")
     };
-    assert_eq!(open.ttl.millis(), 30_000);
+    assert_eq!(open.ttl.get().as_millis(), 30_000);
     let Command::Store(StoreCommand::Kv(kv::Args { command: kv::Command::Put(put) })) =
         read("tenure kv put cursor 17 --resource a/b#3 --token 7 --if-absent").expect("it is valid").command
     else {
         panic!("it is kv put")
     };
-    let guard = put.guard.to_proto().expect("it is guarded");
-    assert_eq!((guard.token, guard.scope.expect("a scope").slot), (7, Some(3)));
+    let guard = put.guard.guard().expect("it is guarded");
+    assert_eq!((guard.token.get(), guard.scope.slot.map(|slot| slot.get())), (7, Some(3)));
     assert!(put.if_absent);
 }

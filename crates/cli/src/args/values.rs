@@ -4,10 +4,44 @@ use std::fmt;
 use std::str::FromStr;
 
 use clap::Args;
-use tenure_client::proto;
-use tenure_core::{HolderName, Mode, Scope, Token};
+use tenure_core::{Guard, HolderName, Mode, Scope, Token};
 
 use super::duration::{InvalidLength, Length};
+
+/// A number of bytes: `1048576`, `512KiB`, `256MiB`, `2GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(u64);
+
+impl Bytes {
+    /// How many.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let (number, unit) = text.split_at(digits);
+        let unit = match unit.trim() {
+            "" | "B" => 1,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            _ => return Err("it is a number of bytes, such as 1048576, 512KiB, 256MiB or 2GiB".to_owned()),
+        };
+        let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit));
+        bytes.map(Bytes).ok_or_else(|| "it is a number of bytes, such as 256MiB".to_owned())
+    }
+}
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
 
 /// How a resource is to be held: `exclusive`, `shared`, `slots=N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,18 +74,7 @@ impl fmt::Display for ModeArg {
     }
 }
 
-impl From<ModeArg> for proto::Mode {
-    fn from(mode: ModeArg) -> proto::Mode {
-        let (kind, slots) = match mode.0 {
-            Mode::Exclusive => (proto::ModeKind::Exclusive, 0),
-            Mode::Shared => (proto::ModeKind::Shared, 0),
-            Mode::Slots(slots) => (proto::ModeKind::Slots, slots),
-        };
-        proto::Mode { kind: kind.into(), slots }
-    }
-}
-
-/// How long to stand in line.
+/// How long to queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitArg {
     /// As long as it takes.
@@ -92,12 +115,9 @@ pub struct GuardArgs {
 }
 
 impl GuardArgs {
-    /// The guard as it is sent.
-    pub fn to_proto(&self) -> Option<proto::Guard> {
-        let (scope, token) = (self.resource.as_ref()?, self.token?);
-        let slot = scope.slot.map(|slot| slot.get());
-        let scope = proto::Scope { resource: scope.resource.to_string(), slot };
-        Some(proto::Guard { scope: Some(scope), token: token.get() })
+    /// The guard, if one was given.
+    pub fn guard(&self) -> Option<Guard> {
+        Some(Guard { scope: self.resource.clone()?, token: self.token? })
     }
 }
 

@@ -1,11 +1,14 @@
-//! `tenure acquire`: one step. The lease belongs to a session that this opens, or to one that is open already.
+//! `tenure acquire`: one step. The lease belongs to a session that this opens, or to one that is open
+//! already.
 
+use tenure_client::proto;
 use tenure_client::proto::leases_client::LeasesClient;
 use tenure_client::proto::sessions_client::SessionsClient;
-use tenure_client::proto::{self, wait::Wait as WaitKind};
 use tenure_client::{Attempt, random_nonce};
-use tenure_core::{FenceName, HolderName, ResourceName, SessionId};
-use tenure_wire::json;
+use tenure_core::{
+    Acquire, AcquireBy, Caller, FenceName, HolderName, Nonce, Open, ResourceName, Secret, SessionId, Wait,
+};
+use tenure_wire::{grpc, json};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Length, ModeArg, WaitArg, default_holder};
@@ -18,7 +21,7 @@ use crate::shapes;
 const EXAMPLES: &str = "\
 Examples:
   tenure acquire settlement/cron             take it now, or hear who holds it (exit code 3)
-  tenure acquire settlement/cron --wait 1m   stand in line for at most a minute
+  tenure acquire settlement/cron --wait 1m   queue for at most a minute
   tenure acquire shard/1 shard/2 --wait      both or none, as long as it takes
   tenure acquire reports --mode shared       one of many readers
   tenure acquire api/quota --mode slots=5    one of five slots
@@ -47,7 +50,7 @@ pub struct Args {
     /// Take it for a session that is open already, as `session open` or another acquire printed it
     #[arg(long, value_name = "ID")]
     pub session: Option<SessionId>,
-    /// Stand in line if it is held: for at most this long, or as long as it takes
+    /// Queue if it is held: for at most this long, or as long as it takes
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "forever")]
     pub wait: Option<WaitArg>,
     /// How to hold it: exclusive, shared or slots=N
@@ -71,10 +74,11 @@ pub struct Policies {
     /// End the lease, by notice, at the latest after this long
     #[arg(long, value_name = "DURATION")]
     pub max_hold: Option<Length>,
-    /// Past the TTL only lapse: the first contender takes the lease, or this long after the last renewal it ends
+    /// Past the TTL only lapse: the first contender takes the lease, or this long after the last renewal it
+    /// ends
     #[arg(long, value_name = "DURATION")]
     pub hard_limit: Option<Length>,
-    /// Go before those in line with a lower one; never takes from a holder
+    /// Go before waiters with a lower one; never takes from a holder
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub priority: i32,
     /// If the session holds it already, count instead of refusing
@@ -87,12 +91,12 @@ pub struct Policies {
 
 /// Takes the resources.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
-    let by = By::new(&args);
-    let grants = match by.nonce() {
-        None => take(&args, &by, context).await?,
+    let by = acquire_by(&args);
+    let grants = match nonce_of(&by) {
+        None => take(&args, by, context).await?,
         Some(nonce) => tokio::select! {
             biased;
-            taken = take(&args, &by, context) => taken?,
+            taken = take(&args, by, context) => taken?,
             exit = interrupted() => return Err(give_up(exit?, &args, nonce, context).await),
         },
     };
@@ -115,18 +119,21 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError
     Ok(Exit::Done)
 }
 
-async fn take(args: &Args, by: &By, context: &Context<'_>) -> Result<Vec<json::Granted>, CommandError> {
+async fn take(args: &Args, by: AcquireBy, context: &Context<'_>) -> Result<Vec<json::Granted>, CommandError> {
     let wait = args.wait;
     let at_most = match wait {
         None => Some(std::time::Duration::ZERO),
         Some(WaitArg::AtMost(length)) => Some(length.get()),
         Some(WaitArg::Forever) => None,
     };
-    let request = request(args);
+    let acquire = acquire(args, by);
     let send = |channel, attempt: Attempt| {
-        let mut request = request.clone();
-        request.by = Some(by.at(attempt));
-        request.wait = wait.map(|wait| wait_left(wait, attempt));
+        let mut acquire = acquire.clone();
+        if let AcquireBy::Opening(open) = &mut acquire.by {
+            open.number = attempt.number;
+        }
+        acquire.wait = wait.map_or(Wait::No, |wait| wait_left(wait, attempt));
+        let request = proto::AcquireRequest::from(&acquire);
         async move { LeasesClient::new(channel).acquire(request).await }
     };
     let answer = context.wait_repeatably(at_most, send).await?;
@@ -134,7 +141,7 @@ async fn take(args: &Args, by: &By, context: &Context<'_>) -> Result<Vec<json::G
     if waited && args.session.is_none() {
         renew(&answer.grants, context).await?;
     }
-    Ok(answer.grants.iter().map(shapes::granted).collect())
+    Ok(answer.grants.iter().map(Into::into).collect())
 }
 
 /// Resolves with how the process ends once a signal asks for it.
@@ -150,10 +157,10 @@ async fn interrupted() -> Result<Exit, CommandError> {
     })
 }
 
-/// Gives back what was asked for, granted or not: otherwise its place in line would be kept until its TTL has passed. A
-/// second signal ends even that.
-async fn give_up(exit: Exit, args: &Args, nonce: [u8; 16], context: &Context<'_>) -> CommandError {
-    let request = proto::CancelRequest { nonce: nonce.to_vec(), ..proto::CancelRequest::default() };
+/// Gives back what was asked for, granted or not: otherwise its place in the queue would be kept until its
+/// TTL has passed. A second signal ends even that.
+async fn give_up(exit: Exit, args: &Args, nonce: Nonce, context: &Context<'_>) -> CommandError {
+    let request = grpc::cancel_nonce_request(nonce);
     let send = |channel, _| {
         let request = request.clone();
         async move { LeasesClient::new(channel).cancel(request).await }
@@ -166,16 +173,17 @@ async fn give_up(exit: Exit, args: &Args, nonce: [u8; 16], context: &Context<'_>
     let resources: Vec<String> = args.resources.iter().map(ToString::to_string).collect();
     let resources = resources.join(", ");
     match cancelled {
-        true => CommandError::said(exit, format!("interrupted: no longer in line for {resources}")),
+        true => CommandError::said(exit, format!("interrupted: no longer queued for {resources}")),
         false => {
             let ttl = args.ttl.unwrap_or(crate::args::TTL_DEFAULT);
-            let left = format!("interrupted, and the place in line for {resources} was not given back");
+            let left = format!("interrupted, and the place in the queue for {resources} was not given back");
             CommandError::with_hint(exit, left, format!("it ends by itself, after its TTL of {ttl}"))
         }
     }
 }
 
-/// A waited grant does not say when its session was last renewed, so it is renewed once before anybody acts on it.
+/// A waited grant does not say when its session was last renewed, so it is renewed once before anybody acts
+/// on it.
 async fn renew(grants: &[proto::Grant], context: &Context<'_>) -> Result<(), CommandError> {
     let Some(grant) = grants.first() else { return Ok(()) };
     let renewal = proto::SessionRenewal { session: grant.session.clone(), number: 0 };
@@ -198,79 +206,54 @@ async fn renew(grants: &[proto::Grant], context: &Context<'_>) -> Result<(), Com
     ))
 }
 
-fn request(args: &Args) -> proto::AcquireRequest {
+fn acquire(args: &Args, by: AcquireBy) -> Acquire {
     let policies = &args.policies;
-    proto::AcquireRequest {
-        resources: args.resources.iter().map(ToString::to_string).collect(),
-        mode: Some(args.mode.into()),
-        policies: Some(proto::Policies {
-            lock_delay_ms: policies.lock_delay.map(Length::millis),
-            max_hold_ms: policies.max_hold.map(Length::millis),
-            hard_limit_ms: policies.hard_limit.map(Length::millis),
+    Acquire {
+        by,
+        resources: args.resources.clone(),
+        mode: args.mode.0,
+        wait: Wait::No,
+        policies: tenure_core::Policies {
+            lock_delay: policies.lock_delay.map(Length::get),
+            max_hold: policies.max_hold.map(Length::get),
+            hard_limit: policies.hard_limit.map(Length::get),
             priority: policies.priority,
             reentrant: policies.reentrant,
-        }),
-        fences: policies.fences.iter().map(ToString::to_string).collect(),
-        by: None,
-        wait: None,
-        poll_ms: None,
+        },
+        fences: policies.fences.clone(),
+        transmission: None,
     }
 }
 
 /// Who acquires; the same for every transmission except for its number.
-enum By {
-    Session(SessionId),
-    Opening { holder: HolderName, ttl_ms: u64, nonce: [u8; 16] },
-}
-
-impl By {
-    fn new(args: &Args) -> By {
-        match args.session {
-            Some(session) => By::Session(session),
-            None => By::Opening {
-                holder: args.holder.clone().unwrap_or_else(default_holder),
-                ttl_ms: args.ttl.unwrap_or(crate::args::TTL_DEFAULT).millis(),
-                // By it a repeated transmission finds the session that the first one opened.
-                nonce: random_nonce(),
-            },
-        }
-    }
-
-    /// By which an acquire that opens its own session is undone. One for a session that is open already is undone by the
-    /// node when its caller hangs up.
-    fn nonce(&self) -> Option<[u8; 16]> {
-        match self {
-            By::Session(_) => None,
-            By::Opening { nonce, .. } => Some(*nonce),
-        }
-    }
-
-    fn at(&self, attempt: Attempt) -> proto::acquire_request::By {
-        match self {
-            By::Session(session) => proto::acquire_request::By::Caller(proto::Caller {
-                session: session.to_string(),
-                number: None,
-                lowest_awaited: 0,
-            }),
-            By::Opening { holder, ttl_ms, nonce } => proto::acquire_request::By::Opening(proto::Opening {
-                holder: holder.to_string(),
-                ttl_ms: *ttl_ms,
-                nonce: nonce.to_vec(),
-                number: attempt.number,
-            }),
-        }
+fn acquire_by(args: &Args) -> AcquireBy {
+    match args.session {
+        Some(session) => AcquireBy::Session(Caller::unnumbered(session)),
+        None => AcquireBy::Opening(Open {
+            holder: args.holder.clone().unwrap_or_else(default_holder),
+            ttl: args.ttl.unwrap_or(crate::args::TTL_DEFAULT).get(),
+            // By it a repeated transmission finds the session that the first one opened.
+            nonce: Some(Nonce::new(random_nonce())),
+            // The node draws it; this one is not sent.
+            secret: Secret::new([0; 16]),
+            number: 0,
+        }),
     }
 }
 
-/// What is left of a wait when an attempt is sent.
-fn wait_left(wait: WaitArg, attempt: Attempt) -> proto::Wait {
-    let kind = match wait {
-        WaitArg::Forever => WaitKind::ForEver(true),
-        WaitArg::AtMost(length) => {
-            let left = length.get().saturating_sub(attempt.elapsed);
-            // Asked for as a wait of zero it would not be a wait; the last moment still counts as one.
-            WaitKind::AtMostMs(tenure_wire::words::millis(left).max(1))
-        }
-    };
-    proto::Wait { wait: Some(kind) }
+/// By which an acquire that opens its own session is undone. One for a session that is open already is undone by the
+/// node when its caller hangs up.
+fn nonce_of(by: &AcquireBy) -> Option<Nonce> {
+    match by {
+        AcquireBy::Session(_) => None,
+        AcquireBy::Opening(open) => open.nonce,
+    }
+}
+
+/// What is left of a wait when an attempt is sent. The last moment of it still is a wait.
+fn wait_left(wait: WaitArg, attempt: Attempt) -> Wait {
+    match wait {
+        WaitArg::Forever => Wait::Forever,
+        WaitArg::AtMost(length) => Wait::For(length.get().saturating_sub(attempt.elapsed)),
+    }
 }

@@ -1,4 +1,5 @@
-//! `tenure agent`: one per host. Reads flags, opens the socket, waits for the signal to stop; everything else is the agent's.
+//! `tenure agent`: one per host. Reads flags, opens the socket, and waits for the signal to stop; `agent/`
+//! does everything else.
 
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
@@ -42,8 +43,8 @@ pub struct Args {
     /// Who may connect, as the file mode of the socket
     #[arg(long, value_name = "OCTAL", default_value = "600", value_parser = octal)]
     pub mode: u32,
-    /// How long renewals are gathered before they leave together. A renewal is late by up to this much, which must be far
-    /// below a quarter of any R
+    /// How long renewals are gathered before they leave together. A renewal is late by up to this much, which
+    /// must be far below a quarter of any R
     #[arg(long, value_name = "DURATION", default_value = "20ms")]
     pub tick: Length,
     /// Print what it has done so far, again and again
@@ -99,7 +100,8 @@ async fn serve(args: Args, globals: &Globals, output: &Output) -> Result<Exit, C
         failed = report(&agent, report_every, output) => failed?,
         () = agent.clone().serve(listener) => {}
     }
-    // Best effort: the next agent clears a socket away that nobody listens at. What is not ours any more is left alone.
+    // Best effort: the next agent clears a socket away that nobody listens at. What is not ours any more is
+    // left alone.
     if ours.is_some() && ours == socket_file(&args.socket) {
         let _ = std::fs::remove_file(&args.socket);
     }

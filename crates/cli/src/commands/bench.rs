@@ -1,5 +1,5 @@
-//! `tenure bench`: load on a store, measured. The workloads and the drivers are the bench crate's; here is how a run is
-//! asked for and how it is reported.
+//! `tenure bench`: load on a store, measured. The workloads and drivers are in the bench crate; this file has
+//! the arguments and the output.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const EXAMPLES: &str = "\
 Workloads:
   cycles          every client takes a resource of its own and gives it back
   renewals        many sessions with one lease each, renewed over a few streams
-  handover        from a release to the next in line holding it, with many in line
+  handover        from a release to the next waiter holding it, with many waiters
   handover-fresh  the same for a waiter that has just queued
   crash           a holder falls silent: how long after its TTL the next one holds
   death           a holder is proved dead: how long until the next one holds

@@ -1,4 +1,4 @@
-//! `tenure cluster`: for those who operate it.
+//! `tenure cluster`: commands for operators.
 
 mod add;
 mod backup;
@@ -68,7 +68,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError
 async fn status(args: StatusArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     let request = proto::ClusterStatusRequest { with_state_hash: args.hash };
     let send = |channel, request| async move { ClusterClient::new(channel).status(request).await };
-    let shape = shapes::cluster(&context.read(request, send).await?);
+    let shape = tenure_wire::json::ClusterStatus::from(&context.read(request, send).await?);
     context.output.tell(|| shapes::value(&shape), |form| leases::cluster(&shape, form))?;
     if shape.leader.is_none() { Ok(Exit::Unreachable) } else { Ok(Exit::Done) }
 }

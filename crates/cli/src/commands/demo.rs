@@ -1,17 +1,17 @@
-//! `tenure demo`: the stories. Chooses which one is told and where it is told; the telling is `tenure-demo`'s.
+//! `tenure demo`: selects a demo and where its output goes. The demos themselves are in `tenure-demo`.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde_json::json;
-use tenure_demo::{Narrator, Options, Story};
+use tenure_demo::{Demo, Narrator, Options};
 
 use crate::error::CommandError;
 use crate::exit::Exit;
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
-Stories:
+Demos:
   lock        a holder dies, is cut off, stands still: a lock is stuck, a lease is not
   pause       a holder stops for longer than its TTL between checking its lease and writing
   paysetu     the settlement batch that ran twice, and how a successor resumes instead
@@ -26,15 +26,15 @@ absence with it, takes less than a minute and leaves nothing behind.
 Examples:
   tenure demo pause
   tenure demo all
-  tenure demo pause --json                   what was seen, as one object; the story goes to stderr";
+  tenure demo pause --json                   what was seen, as one object; the text goes to stderr";
 
-/// Tell a story: what goes wrong without the protection, and what happens with it
+/// Run a demo: what goes wrong without the protection, and what happens with it
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
     /// Which one, or `all`
-    #[arg(value_name = "STORY", value_parser = parse_story)]
-    pub story: Which,
+    #[arg(value_name = "DEMO", value_parser = parse_demo)]
+    pub demo: Which,
     /// Shorter times and a smaller fleet
     #[arg(long)]
     pub quick: bool,
@@ -46,54 +46,55 @@ pub struct Args {
     pub fleet: Option<u32>,
 }
 
-/// One story, or all of them.
+/// One demo, or all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Which(Vec<Story>);
+pub struct Which(Vec<Demo>);
 
-fn parse_story(text: &str) -> Result<Which, String> {
+fn parse_demo(text: &str) -> Result<Which, String> {
     if text == "all" {
-        return Ok(Which(Story::ALL.to_vec()));
+        return Ok(Which(Demo::ALL.to_vec()));
     }
-    let found = Story::ALL.into_iter().find(|story| story.name() == text);
-    found.map(|story| Which(vec![story])).ok_or_else(|| {
-        let names: Vec<&str> = Story::ALL.iter().map(|story| story.name()).collect();
-        format!("there is no such story; there are {} and all", names.join(", "))
+    let found = Demo::ALL.into_iter().find(|demo| demo.name() == text);
+    found.map(|demo| Which(vec![demo])).ok_or_else(|| {
+        let names: Vec<&str> = Demo::ALL.iter().map(|demo| demo.name()).collect();
+        format!("there is no such demo; there are {} and all", names.join(", "))
     })
 }
 
-/// Tells it.
+/// Runs it.
 pub fn run(args: Args, output: &Output) -> Result<Exit, CommandError> {
     let fleet = args.fleet.unwrap_or(if args.quick { 1_000 } else { 10_000 });
     let options = Options { quick: args.quick, first_token: args.token, fleet: fleet as usize };
-    for (index, story) in args.story.0.into_iter().enumerate() {
+    for (index, demo) in args.demo.0.into_iter().enumerate() {
         if index > 0 && !output.is_json() {
             output.line("\n").map_err(CommandError::Output)?;
         }
-        // The story is what was asked for; but a program that asked for JSON gets nothing else on stdout.
+        // With --json, stdout has the JSON object alone.
         let (to, colours): (Box<dyn Write>, bool) = if output.is_json() {
             (Box::new(io::stderr()), output.talk_paint().is_wet())
         } else {
             (Box::new(io::stdout()), output.form().paint().is_wet())
         };
-        let seen = tenure_demo::tell(story, &options, &mut Narrator::new(to, colours))
+        let seen = tenure_demo::run(demo, &options, &mut Narrator::new(to, colours))
             .map_err(|error| CommandError::said(Exit::Other, error.to_string()))?;
         if output.is_json() {
             output
-                .line(&json!({"story": story.name(), "seen": seen}).to_string())
+                .line(&json!({"story": demo.name(), "seen": seen}).to_string())
                 .map_err(CommandError::Output)?;
         }
     }
     Ok(Exit::Done)
 }
 
-/// Plays a part, if that is what this process was started for: not a command of the user's, so it is in no help.
-pub fn actor() -> Option<ExitCode> {
+/// Runs a role of a demo, if this process was started for that. It is no command for users, so it is in no
+/// help.
+pub fn role() -> Option<ExitCode> {
     let mut words = std::env::args().skip(1);
-    if words.next().as_deref() != Some(tenure_demo::ACTOR) {
+    if words.next().as_deref() != Some(tenure_demo::ROLE_COMMAND) {
         return None;
     }
-    let played = tenure_demo::play(&words.next().unwrap_or_default());
-    Some(if played.is_ok() { Exit::Done.into() } else { Exit::Other.into() })
+    let ran = tenure_demo::run_role(&words.next().unwrap_or_default());
+    Some(if ran.is_ok() { Exit::Done.into() } else { Exit::Other.into() })
 }
 
 #[cfg(test)]
@@ -101,11 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stories_are_named_once_and_explained() {
-        for story in Story::ALL {
-            assert_eq!(parse_story(story.name()), Ok(Which(vec![story])));
-            assert!(EXAMPLES.contains(story.name()) && EXAMPLES.contains(story.about()), "{}", story.name());
+    fn demos_are_named_once_and_explained() {
+        for demo in Demo::ALL {
+            assert_eq!(parse_demo(demo.name()), Ok(Which(vec![demo])));
+            assert!(EXAMPLES.contains(demo.name()) && EXAMPLES.contains(demo.about()), "{}", demo.name());
         }
-        assert!(parse_story("no-such-story").unwrap_err().contains("cricstream"));
+        assert!(parse_demo("no-such-demo").unwrap_err().contains("cricstream"));
     }
 }

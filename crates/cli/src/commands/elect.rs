@@ -23,12 +23,12 @@ Examples:
   tenure elect payments/leader --value 10.0.0.7:9000 -- ./serve
                                                      say where the leader is: `tenure leader payments/leader`
 
-Candidates stand in line at the store, so there is no herd and no polling: the step that ends one term begins the next. \
-The warm-up runs while a candidate stands in line; it holds nothing and leads nothing. A candidate whose warm-up fails leaves the \
+Candidates queue at the store, so there is no herd and no polling: the step that ends one term begins the next. \
+The warm-up runs while a candidate is queued; it holds nothing and leads nothing. A candidate whose warm-up fails leaves the \
 line and tries again.
 
 After any loss (the lease ran out, the store was away for too long, the guardian was killed) the command is stopped and the \
-candidate stands in line again, for ever. When the command ends by itself, its term ends and so does `tenure elect`, with its exit \
+candidate queues again, for ever. When the command ends by itself, its term ends and so does `tenure elect`, with its exit \
 code; with --again it goes back into the line instead. SIGTERM resigns: the command gets it, and the next candidate is \
 elected when it is gone.
 
@@ -38,7 +38,7 @@ Containment, deadlines, signals, environment and exit codes are those of `tenure
 const BACKOFF_FIRST: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// Run a command only while leading; stand in line again after any loss
+/// Run a command only while leading; queue again after any loss
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {
@@ -48,13 +48,14 @@ pub struct Args {
     /// The command, after `--`
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub command: Vec<OsString>,
-    /// Run by `sh -c` while standing in line; leading begins when it has ended with code 0
+    /// Run by `sh -c` while queued; leading begins when it has ended with code 0
     #[arg(long, value_name = "COMMAND")]
     pub warm_up: Option<String>,
-    /// What to publish while leading, such as where the leader can be reached: shown by `tenure leader`, gone with the term
+    /// What to publish while leading, such as where the leader can be reached: shown by `tenure leader`, gone
+    /// with the term
     #[arg(long, value_name = "TEXT")]
     pub value: Option<String>,
-    /// Stand in line again, too, when the command has ended by itself
+    /// Queue again, too, when the command has ended by itself
     #[arg(long)]
     pub again: bool,
     /// How it is held.

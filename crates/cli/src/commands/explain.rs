@@ -1,4 +1,4 @@
-//! `tenure explain`: asks for all that is known about one resource, and says it in words.
+//! `tenure explain`: reads everything about one resource and explains it in sentences.
 
 use tenure_client::proto;
 use tenure_client::proto::fences_client::FencesClient;
@@ -37,8 +37,8 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError
     let transitions = context.read(request, history).await?.transitions;
     let fences = fences_of(resource, context).await?;
 
-    let lease = shapes::lease(&lease, &fences);
-    let past: Vec<json::Transition> = transitions.iter().filter_map(shapes::transition).collect();
+    let lease = json::Lease::of(&lease, &fences);
+    let past: Vec<json::Transition> = transitions.iter().filter_map(json::Transition::of).collect();
     let report = || {
         let mut report = shapes::value(&lease);
         report["history"] = past.iter().map(shapes::value).collect();

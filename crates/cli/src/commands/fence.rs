@@ -1,5 +1,5 @@
-//! `tenure fence`: what stands between late writes and the data. Which fences a resource has is asked of the
-//! store; the fence inside a PostgreSQL is looked after directly, with an administrator's connection to it.
+//! `tenure fence`: the fences that keep late writes from the data. The store knows which fences a resource
+//! has; the fence inside a PostgreSQL is managed directly, over an administrator's connection.
 
 mod barrier;
 mod coverage;
@@ -51,7 +51,8 @@ pub enum Command {
     Remove(remove::Args),
     /// Lower a mark that a made-up token has poisoned, audited; with all holders stopped
     Repair(repair::Args),
-    /// Take a token for nobody on a free resource, and install it: nobody who held it so far can write any more
+    /// Take a token for nobody on a free resource, and install it: nobody who held it so far can write any
+    /// more
     Barrier(barrier::Args),
     /// Write past the guard once, audited
     BreakGlass(glass::Args),

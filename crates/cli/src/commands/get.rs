@@ -52,7 +52,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError
     let answer = context.read(request, send).await?;
     // A stale answer is asked for when there is no leader, and then nobody can say more.
     let fences = if args.stale { Vec::new() } else { known_fences(args.resource.as_str(), context).await? };
-    let shape = shapes::lease(&answer.lease.unwrap_or_default(), &fences);
+    let shape = tenure_wire::json::Lease::of(&answer.lease.unwrap_or_default(), &fences);
     match args.output {
         Shape::Usual => context.output.tell(|| shapes::value(&shape), |form| leases::lease(&shape, form))?,
         Shape::K8sLease => {

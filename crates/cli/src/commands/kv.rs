@@ -1,10 +1,11 @@
-//! `tenure kv`: registers, small values in one ordered key space. Guarded ones are written only under a live token.
+//! `tenure kv`: registers, small values in one ordered key space. Guarded ones are written only under a live
+//! token.
 
 use std::io::Read;
 
 use tenure_client::proto;
 use tenure_client::proto::registers_client::RegistersClient;
-use tenure_core::{RegisterKey, SessionId};
+use tenure_core::{Caller, Compare, CompareField, CompareOp, Operation, RegisterKey, SessionId, Write};
 use tenure_wire::json;
 
 use crate::args::GuardArgs;
@@ -133,7 +134,7 @@ async fn get(args: GetArgs, context: &Context<'_>) -> Result<Exit, CommandError>
     let register = context.read(request, send).await?.register.unwrap_or_default();
     let Some(value) = &register.value else { return Err(absent(&args.key)) };
     if context.output.is_json() {
-        context.output.line(&shapes::value(&shapes::register(&register)).to_string())?;
+        context.output.line(&shapes::value(&json::Register::from(&register)).to_string())?;
     } else {
         // As it is: a value is data, and whoever pipes it wants its very bytes.
         context.output.raw(value)?;
@@ -143,19 +144,21 @@ async fn get(args: GetArgs, context: &Context<'_>) -> Result<Exit, CommandError>
 
 async fn put(args: PutArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     let value = if args.value == "@-" { read_stdin()? } else { args.value.into_bytes() };
-    let key = args.key.as_bytes().to_vec();
-    let put = proto::Put { key: key.clone(), value, guard: args.guard.to_proto(), ephemeral: args.ephemeral };
+    let put = Operation::Put {
+        key: args.key.clone(),
+        value: value.into(),
+        guard: args.guard.guard(),
+        ephemeral: args.ephemeral,
+    };
     // A session that merely happens to be in the environment has no part in a lasting write.
     let forgotten = args.session.is_some() && !args.ephemeral && args.guard.token.is_none();
     let session = args.session.filter(|_| args.ephemeral && args.guard.token.is_none());
-    let caller = session.map(|session| proto::Caller { session: session.to_string(), ..Default::default() });
     let if_revision = if args.if_absent { Some(0) } else { args.if_revision };
-    let then = vec![operation(proto::operation::Operation::Put(put))];
-    let answer = write(&key, if_revision, then, caller, context).await?;
+    let answer = write(&args.key, if_revision, vec![put], session.map(Caller::unnumbered), context).await?;
     let Some(register) = answer.succeeded.then(|| answer.results.first()).flatten() else {
         return Err(changed_meanwhile(&args.key, &answer));
     };
-    let shape = json::Written { revision: answer.revision, register: shapes::register(register) };
+    let shape = json::Written { revision: answer.revision, register: json::Register::from(register) };
     let text = |_| format!("wrote {} (version {}, revision {})", args.key, register.version, answer.revision);
     context.output.tell(|| shapes::value(&shape), text)?;
     if forgotten {
@@ -167,15 +170,10 @@ async fn put(args: PutArgs, context: &Context<'_>) -> Result<Exit, CommandError>
 }
 
 async fn rm(args: RmArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
-    let key = args.key.as_bytes().to_vec();
-    let read = proto::Read { key: key.clone() };
-    let delete = proto::Delete { key: key.clone(), guard: args.guard.to_proto() };
     // Read in the same step, so that it is known whether there was anything to remove.
-    let then = vec![
-        operation(proto::operation::Operation::Get(read)),
-        operation(proto::operation::Operation::Delete(delete)),
-    ];
-    let answer = write(&key, args.if_revision, then, None, context).await?;
+    let read = Operation::Get { key: args.key.clone() };
+    let delete = Operation::Delete { key: args.key.clone(), guard: args.guard.guard() };
+    let answer = write(&args.key, args.if_revision, vec![read, delete], None, context).await?;
     if !answer.succeeded {
         return Err(changed_meanwhile(&args.key, &answer));
     }
@@ -183,36 +181,32 @@ async fn rm(args: RmArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
         return Err(absent(&args.key));
     }
     let after = answer.results.last().cloned().unwrap_or_default();
-    let shape = json::Written { revision: answer.revision, register: shapes::register(&after) };
+    let shape = json::Written { revision: answer.revision, register: json::Register::from(&after) };
     let text = |_| format!("removed {} (revision {})", args.key, answer.revision);
     context.output.tell(|| shapes::value(&shape), text)?;
     Ok(Exit::Done)
 }
 
-fn operation(operation: proto::operation::Operation) -> proto::Operation {
-    proto::Operation { operation: Some(operation) }
-}
-
 /// Writes if the condition holds; else reads what is there instead.
 async fn write(
-    key: &[u8],
+    key: &RegisterKey,
     if_revision: Option<u64>,
-    then: Vec<proto::Operation>,
-    caller: Option<proto::Caller>,
+    then: Vec<Operation>,
+    by: Option<Caller>,
     context: &Context<'_>,
 ) -> Result<proto::WriteResponse, CommandError> {
-    let compare = |revision| proto::Compare {
-        key: key.to_vec(),
-        op: proto::CompareOp::Equal.into(),
-        field: Some(proto::compare::Field::ModRevision(revision)),
+    let compare = |revision| Compare {
+        key: key.clone(),
+        field: CompareField::ModRevision(revision),
+        op: CompareOp::Equal,
     };
-    let read = proto::operation::Operation::Get(proto::Read { key: key.to_vec() });
-    let request = proto::WriteRequest {
-        caller,
+    let write = Write {
+        by,
         compares: if_revision.map(compare).into_iter().collect(),
         then,
-        otherwise: vec![operation(read)],
+        otherwise: vec![Operation::Get { key: key.clone() }],
     };
+    let request = proto::WriteRequest::from(&write);
     let send = |channel, request| async move { RegistersClient::new(channel).write(request).await };
     Ok(context.change(request, send).await?)
 }
@@ -255,7 +249,7 @@ async fn ls(args: LsArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
         let page = context.read(request, send).await?;
         let attached =
             |register: &json::Register| register.session_number.is_some() || register.guard.is_some();
-        let found = page.registers.iter().map(shapes::register);
+        let found = page.registers.iter().map(json::Register::from);
         all.extend(found.filter(|register| !(args.unattached && attached(register))));
         after = page.next;
         if after.is_empty() || all.len() >= limit {

@@ -1,4 +1,4 @@
-//! `tenure leader`: who leads an election, once or for as long as one wants to know. That nobody leads is an answer, too.
+//! `tenure leader`: who leads an election, once or continuously. No leader is a valid answer.
 
 use std::time::Duration;
 
@@ -85,7 +85,8 @@ async fn follow(name: &ResourceName, context: &Context<'_>) -> Result<Exit, Comm
     let patience = context.timeout().max(PATIENCE_MIN);
     let begin = || Watch::new(context.transport.clone(), name.to_string(), None, patience);
     let mut watch = begin();
-    // Its first word names the revision after which it begins, so no change falls between it and the first look.
+    // Its first word names the revision after which it begins, so no change falls between it and the first
+    // look.
     watch.next().await?;
     let mut last_shown = None;
     loop {

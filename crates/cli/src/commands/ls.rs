@@ -56,7 +56,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError
         let page = context.read(request, send).await?;
         all.extend(page.leases.iter().map(|lease| {
             let fences = fences_of.get(lease.resource.as_str()).map_or(&[][..], Vec::as_slice);
-            shapes::lease(lease, fences)
+            json::Lease::of(lease, fences)
         }));
         after = page.next;
         if after.is_empty() || all.len() >= limit {

@@ -10,6 +10,7 @@ pub mod completions;
 pub mod demo;
 #[cfg(target_os = "linux")]
 pub mod elect;
+pub mod events;
 pub mod explain;
 pub mod fence;
 pub mod get;
@@ -54,6 +55,7 @@ pub fn run(command: StoreCommand, globals: &Globals, output: &Output) -> Result<
             StoreCommand::Leader(args) => leader::run(args, &context).await,
             StoreCommand::Ls(args) => ls::run(args, &context).await,
             StoreCommand::Watch(args) => watch::run(args, &context).await,
+            StoreCommand::Events(args) => events::run(args, &context).await,
             StoreCommand::History(args) => history::run(args, &context).await,
             StoreCommand::Explain(args) => explain::run(args, &context).await,
             StoreCommand::Kv(args) => kv::run(args, &context).await,

@@ -1,8 +1,8 @@
-//! `tenure release`: gives one lease back. The next in line is granted it in the same step.
+//! `tenure release`: gives one lease back. The next waiter is granted it in the same step.
 
-use tenure_client::proto;
 use tenure_client::proto::leases_client::LeasesClient;
-use tenure_core::{ResourceName, SessionId, Token};
+use tenure_core::{Caller, ResourceName, SessionId, Token};
+use tenure_wire::grpc;
 
 use crate::args::{Length, parse_token};
 use crate::context::Context;
@@ -15,7 +15,7 @@ Examples:
   tenure release settlement/cron --session 7-9f86d081884c7d659a2feaa0c55ad015
   tenure release settlement/cron             with TENURE_SESSION as `acquire --export` sets it
 
-The next in line is granted it in the same step. Releasing what the session does not hold any more is no error; a \
+The next waiter is granted it in the same step. Releasing what the session does not hold any more is no error; a \
 session that has ended is (exit code 4). The session that an acquire opened by itself ends with its last lease.";
 
 /// Give a lease back
@@ -38,13 +38,8 @@ pub struct Args {
 
 /// Gives the lease back.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
-    let caller = proto::Caller { session: args.session.to_string(), number: None, lowest_awaited: 0 };
-    let request = proto::ReleaseRequest {
-        caller: Some(caller),
-        resource: args.resource.to_string(),
-        token: args.token.map(Token::get),
-        rest_ms: args.rest.map(|rest| tenure_wire::words::millis(rest.get())),
-    };
+    let by = Caller::unnumbered(args.session);
+    let request = grpc::release_request(&by, &args.resource, args.token, args.rest.map(Length::get));
     let send = |channel, request| async move { LeasesClient::new(channel).release(request).await };
     let answer = context.change(request, send).await?;
     let shape =

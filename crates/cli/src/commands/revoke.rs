@@ -1,9 +1,9 @@
-//! `tenure revoke`: an administrator ends leases. By notice, so that the holder stops first; or at once, where
-//! only fences protect.
+//! `tenure revoke`: an administrator ends leases. By notice, so that the holder stops first; or at once,
+//! where only fences protect.
 
-use tenure_client::proto;
 use tenure_client::proto::leases_client::LeasesClient;
-use tenure_core::ResourceName;
+use tenure_core::{ResourceName, SessionNumber};
+use tenure_wire::grpc;
 use tenure_wire::json::Revoked;
 
 use crate::context::Context;
@@ -40,17 +40,13 @@ pub struct Args {
 
 /// Ends the leases, or gives notice.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
-    let request = proto::RevokeRequest {
-        resource: args.resource.to_string(),
-        session_number: args.only,
-        now: args.now,
-        reason: args.reason,
-    };
+    let only = args.only.map(SessionNumber::new);
+    let request = grpc::revoke_request(&args.resource, only, args.now, &args.reason);
     let send = |channel, request| async move { LeasesClient::new(channel).revoke(request).await };
     let answer = context.change(request, send).await?;
     let shape = Revoked {
         resource: args.resource.to_string(),
-        holders: answer.holdings.iter().map(shapes::holder).collect(),
+        holders: answer.holdings.iter().map(tenure_wire::json::Holder::from).collect(),
         token: answer.token,
     };
     context.output.tell(|| shapes::value(&shape), |_| words(&shape, args.now))?;
@@ -76,7 +72,7 @@ fn words(revoked: &Revoked, now: bool) -> String {
     }
     if let Some(token) = revoked.token {
         lines.push(format!(
-            "token {token} was taken for nobody: install it in fences that later grants may not reach"
+            "token {token} was issued without a holder: install it in fences that later grants may not reach"
         ));
     }
     lines.join("\n")
@@ -86,6 +82,7 @@ fn words(revoked: &Revoked, now: bool) -> String {
 mod tests {
     use super::*;
     use expect_test::expect;
+    use tenure_client::proto;
 
     fn revoked(token: Option<u64>) -> Revoked {
         let holding = proto::Holding {
@@ -95,7 +92,11 @@ mod tests {
             remaining_ms: 7200,
             ..Default::default()
         };
-        Revoked { resource: "settlement/cron".into(), holders: vec![shapes::holder(&holding)], token }
+        Revoked {
+            resource: "settlement/cron".into(),
+            holders: vec![tenure_wire::json::Holder::from(&holding)],
+            token,
+        }
     }
 
     #[test]
@@ -104,7 +105,7 @@ mod tests {
             .assert_eq(&words(&revoked(None), false));
         expect![[r#"
             ended the lease of node-a (session 7, token 12) on settlement/cron
-            token 13 was taken for nobody: install it in fences that later grants may not reach"#]]
+            token 13 was issued without a holder: install it in fences that later grants may not reach"#]]
         .assert_eq(&words(&revoked(Some(13)), true));
     }
 }

@@ -1,4 +1,5 @@
-//! `tenure run`: a command that runs only while a lease is held. What its tree may do, and for how long, is decided in `run/`.
+//! `tenure run`: a command that runs only while a lease is held. What its tree may do, and for how long, is
+//! decided in `run/`.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -16,7 +17,7 @@ Examples:
   tenure run settlement/cron -- ./settle.sh          wait for the lease, run, give it back
   tenure run settlement/cron --no-wait -- ./settle.sh
                                                      not at all if another has it (exit code 103)
-  tenure run nightly --wait 10m --ttl 30s -- make    stand in line for at most ten minutes
+  tenure run nightly --wait 10m --ttl 30s -- make    queue for at most ten minutes
   tenure run api/quota --mode slots=5 -- ./job       at most five at a time
 
 The command finds TENURE_RESOURCE, TENURE_TOKEN, TENURE_SESSION and TENURE_ENDPOINTS in its environment: give the token to \
@@ -26,7 +27,7 @@ Nothing of the command is alive when the lease can be another's:
   The whole tree of its processes is held together by a cgroup, else a pid namespace, else by adopting its orphans. \
 A quarter of the TTL before the lease would run out every process gets SIGTERM, and in time before that SIGKILL. A second \
 process, the guardian, does the same if `tenure run` itself is stopped or killed. When the command ends, what it left \
-behind is killed and seen dead before the lease goes back, so the next in line need not wait for the TTL.
+behind is killed and seen dead before the lease goes back, so the next waiter need not wait for the TTL.
 
 Signals:
   SIGTERM drains: the command gets it, and the lease goes back when it is gone; what has not ended by what was left of \
@@ -49,10 +50,10 @@ pub struct Args {
     /// The command, after `--`
     #[arg(value_name = "COMMAND", required = true, last = true)]
     pub command: Vec<OsString>,
-    /// Stand in line if it is held: for at most this long, or as long as it takes [default: as long as it takes]
+    /// Queue if it is held: for at most this long, or as long as it takes [default: as long as it takes]
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "forever")]
     pub wait: Option<WaitArg>,
-    /// Do not stand in line: if it is held, say by whom and exit with 103
+    /// Do not queue: if it is held, say by whom and exit with 103
     #[arg(long, conflicts_with = "wait")]
     pub no_wait: bool,
     /// How to hold it: exclusive or slots=N
@@ -75,7 +76,7 @@ pub struct Holding {
     /// Who holds it, for people [default: host:pid of this process]
     #[arg(long, value_name = "NAME")]
     pub holder: Option<HolderName>,
-    /// Go before those in line with a lower one; never takes from a holder
+    /// Go before waiters with a lower one; never takes from a holder
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     pub priority: i32,
     /// After an unclean end nobody is granted the resource for this long
@@ -87,10 +88,12 @@ pub struct Holding {
     /// How long before the lease would run out the command gets SIGTERM [default: a quarter of the TTL]
     #[arg(long, value_name = "DURATION")]
     pub stop_before: Option<Length>,
-    /// How long before the lease would run out what is still alive gets SIGKILL [default: 2 % of the TTL, at least 100ms]
+    /// How long before the lease would run out what is still alive gets SIGKILL [default: 2 % of the TTL, at
+    /// least 100ms]
     #[arg(long, value_name = "DURATION")]
     pub kill_before: Option<Length>,
-    /// How long the command may take to end after SIGTERM before it is killed [default: what is left of the lease]
+    /// How long the command may take to end after SIGTERM before it is killed [default: what is left of the
+    /// lease]
     #[arg(long, value_name = "DURATION")]
     pub grace: Option<Length>,
     /// After SIGTERM stay until a successor has been granted, for at most this long
@@ -157,7 +160,8 @@ pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, C
     })
 }
 
-/// A runtime on this very thread: the children of a process are those of its threads, and here there is one to have them.
+/// A runtime on this very thread: the children of a process are those of its threads, and here there is one
+/// to have them.
 pub fn runtime() -> Result<tokio::runtime::Runtime, CommandError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(|error| CommandError::said(Exit::Other, format!("no runtime: {error}")))

@@ -1,5 +1,5 @@
-//! `tenure serve`: one node. Reads flags into the server's configuration, sets up its log, waits for the signal to
-//! stop; everything else is the server's.
+//! `tenure serve`: one node. Reads flags into the server's configuration, sets up logging, and waits for the
+//! signal to stop; the server does everything else.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,11 +11,11 @@ use clap::ValueEnum;
 use serde_json::json;
 use tenure_client::DEFAULT_PORT;
 use tenure_core::FormatVersion;
-use tenure_server::{Config, Server};
+use tenure_server::{Config, EventFileOptions, Server};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-use crate::args::Length;
+use crate::args::{Bytes, Length};
 use crate::error::CommandError;
 use crate::exit::Exit;
 use crate::output::Output;
@@ -58,7 +58,14 @@ pub struct Args {
     /// Where the log and the snapshots are kept
     #[arg(long, value_name = "DIR", default_value = "./tenure-data")]
     pub data_dir: PathBuf,
-    /// Listen beyond this machine although there is no authentication yet: whoever reaches the port may do anything
+    /// Keep so many bytes of past events in the data directory, for watchers and `events export`; 0 keeps none
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", help_heading = "Past events")]
+    pub events_bytes: Bytes,
+    /// Keep past events for so long
+    #[arg(long, value_name = "AGE", default_value_t = Length::seconds(7 * 24 * 3_600), help_heading = "Past events")]
+    pub events_age: Length,
+    /// Listen beyond this machine although there is no authentication yet: whoever reaches the port may do
+    /// anything
     #[arg(long)]
     pub insecure: bool,
     /// The number of this node in the cluster
@@ -97,8 +104,8 @@ impl FromStr for LogLevel {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let targets = text.parse::<Targets>().map_err(|error| error.to_string())?;
-        // The engine tells of every message at `debug`, of every step at `info`, and of an unreachable peer many times
-        // a second at `warn`, of which the replica tells once; whoever wants all of that names it.
+        // The engine tells of every message at `debug`, of every step at `info`, and of an unreachable peer
+        // many times a second at `warn`, of which the replica tells once; whoever wants all of that names it.
         let without_engine = |targets: Targets| match text.contains("openraft") {
             true => targets,
             false => targets.with_target("openraft", tracing_subscriber::filter::LevelFilter::ERROR),
@@ -162,7 +169,8 @@ fn workers() -> usize {
 
 async fn serve(config: Config, output: &Output) -> Result<Exit, CommandError> {
     let data_dir = config.data_dir.clone();
-    // Received from the first moment on: a signal that comes during the start stops the node as soon as it stands.
+    // Received from the first moment on: a signal that comes during the start stops the node as soon as it
+    // stands.
     let signals = Signals::new()
         .map_err(|error| CommandError::said(Exit::Other, format!("signals cannot be received: {error}")))?;
     let server = Server::start(config)
@@ -223,6 +231,8 @@ fn config(args: &Args) -> Result<Config, CommandError> {
     config.advertise.clone_from(&args.advertise);
     config.format_newest = args.format_newest.unwrap_or(FormatVersion::NEWEST);
     config.auto_upgrade = args.auto_upgrade.map(|after| after.get());
+    config.event_files =
+        EventFileOptions { bytes_max: args.events_bytes.get(), age_max: args.events_age.get() };
     config.peers_beyond_this_machine = args.insecure;
     config.connections_max = args.connections_max.map(|many| many as usize);
     if let (Some(node), Some(Peers(peers))) = (args.node, &args.peers) {

@@ -2,8 +2,8 @@
 
 use tenure_client::proto::sessions_client::SessionsClient;
 use tenure_client::{Attempt, proto, random_nonce};
-use tenure_core::{HolderName, SessionId};
-use tenure_wire::json;
+use tenure_core::{Caller, EndReason, HolderName, Nonce, SessionId};
+use tenure_wire::{grpc, json};
 
 use crate::args::{Length, TTL_DEFAULT, default_holder};
 use crate::context::Context;
@@ -93,24 +93,14 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError
 }
 
 async fn open(args: OpenArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
-    let request = proto::SessionOpenRequest {
-        holder: args.holder.unwrap_or_else(default_holder).to_string(),
-        ttl_ms: args.ttl.millis(),
-        nonce: random_nonce().to_vec(),
-        number: 0,
-    };
+    let holder = args.holder.unwrap_or_else(default_holder);
+    let request = grpc::open_request(&holder, args.ttl.get(), Some(Nonce::new(random_nonce())), 0);
     let send = |channel, attempt: Attempt| {
         let request = proto::SessionOpenRequest { number: attempt.number, ..request.clone() };
         async move { SessionsClient::new(channel).open(request).await }
     };
     let opened = context.change_repeatably(send).await?;
-    let shape = json::SessionOpened {
-        session: opened.session,
-        session_number: opened.session_number,
-        holder: opened.holder,
-        ttl_ms: opened.ttl_ms,
-        number: opened.number,
-    };
+    let shape = json::SessionOpened::from(opened);
     // The id alone, so that a script can take it as it is.
     context.output.tell(|| shapes::value(&shape), |_| shape.session.clone())?;
     if let Form::Terminal(_) = context.output.form() {
@@ -135,7 +125,7 @@ async fn renew(args: RenewArgs, context: &Context<'_>) -> Result<Exit, CommandEr
     let answer = context.change_repeatably(send).await?;
     for renewed in &answer.renewed {
         let id = args.sessions.iter().find(|session| session.number.get() == renewed.session_number);
-        let shape = shapes::renewed(&id.map(ToString::to_string).unwrap_or_default(), renewed);
+        let shape = json::Renewed::of(&id.map(ToString::to_string).unwrap_or_default(), renewed);
         context
             .output
             .tell(|| shapes::value(&shape), |_| words_of_renewal(renewed.session_number, &shape))?;
@@ -185,8 +175,8 @@ fn words_of_renewal(number: u64, renewed: &json::Renewed) -> String {
 }
 
 async fn close(args: CloseArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
-    let caller = proto::Caller { session: args.session.to_string(), number: None, lowest_awaited: 0 };
-    let request = proto::SessionCloseRequest { caller: Some(caller), died: args.died };
+    let why = if args.died { EndReason::Died } else { EndReason::Released };
+    let request = grpc::close_request(&Caller::unnumbered(args.session), why);
     let send = |channel, request| async move { SessionsClient::new(channel).close(request).await };
     let answer = context.change(request, send).await?;
     let shape = json::Closed { session: args.session.to_string(), released: answer.released };
@@ -215,7 +205,7 @@ async fn ls(args: LsArgs, context: &Context<'_>) -> Result<Exit, CommandError> {
     all.truncate(limit);
     if context.output.is_json() {
         for session in &all {
-            context.output.line(&shapes::session(session).to_string())?;
+            context.output.line(&shapes::value(&json::SessionSummary::from(session)).to_string())?;
         }
     } else {
         if all.is_empty() {

@@ -1,5 +1,5 @@
-//! `tenure top`: the cluster at a glance, kept up to date. On a terminal it fills the screen until `q`; anywhere else it
-//! says everything once.
+//! `tenure top`: the cluster at a glance, kept up to date. On a terminal it fills the screen until `q`;
+//! anywhere else it says everything once.
 
 use std::io::{self, IsTerminal, Read, Write};
 use std::time::Duration;
@@ -97,8 +97,8 @@ enum Asked {
     Nothing,
 }
 
-/// The live screen. Asking may take as long as `--timeout` when the store has gone; keys, signals and the window's size
-/// are received meanwhile.
+/// The live screen. Asking may take as long as `--timeout` when the store has gone; keys, signals and the
+/// window's size are received meanwhile.
 async fn watch(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let listen = |kind| signal(kind).map_err(CommandError::Output);
     let mut interrupted = listen(SignalKind::interrupt())?;
@@ -195,7 +195,7 @@ impl View {
 async fn look(prefix: &str, context: &Context<'_>) -> Result<Glance, CommandError> {
     let request = proto::ClusterStatusRequest { with_state_hash: false };
     let send = |channel, request| async move { ClusterClient::new(channel).status(request).await };
-    let cluster = shapes::cluster(&context.read(request, send).await?);
+    let cluster = tenure_wire::json::ClusterStatus::from(&context.read(request, send).await?);
     // Without a leader the node's own state is shown: better old than nothing, and the heading says so.
     let stale = cluster.leader.is_none();
     let request = proto::LeaseListRequest {
@@ -207,7 +207,7 @@ async fn look(prefix: &str, context: &Context<'_>) -> Result<Glance, CommandErro
     let send = |channel, request| async move { LeasesClient::new(channel).list(request).await };
     let page = context.read(request, send).await?;
     let fences = if stale { Vec::new() } else { known_fences(prefix, context).await? };
-    let leases = page.leases.iter().map(|lease| shapes::lease(lease, &fences)).collect();
+    let leases = page.leases.iter().map(|lease| tenure_wire::json::Lease::of(lease, &fences)).collect();
     let numbers = tokio::time::timeout(METRICS_WITHIN, metrics(context.endpoints)).await;
     let numbers = numbers.ok().flatten().map(|page| Numbers::read(&page));
     Ok(Glance { cluster, leases, more: !page.next.is_empty(), numbers })
@@ -339,8 +339,8 @@ impl Keyboard {
     }
 }
 
-/// What is typed, and what keeps the line open when nothing can be typed any more. The thread reads until the process
-/// ends: a blocked read cannot be called off.
+/// What is typed, and what keeps the line open when nothing can be typed any more. The thread reads until the
+/// process ends: a blocked read cannot be called off.
 fn keys() -> (mpsc::Sender<Key>, mpsc::Receiver<Key>) {
     let (sender, keys) = mpsc::channel(16);
     let typed = sender.clone();

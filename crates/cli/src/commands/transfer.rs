@@ -1,8 +1,8 @@
 //! `tenure transfer`: a planned change of holder. The end and the next grant are one step.
 
-use tenure_client::proto;
 use tenure_client::proto::leases_client::LeasesClient;
-use tenure_core::{ResourceName, SessionId};
+use tenure_core::{Caller, ResourceName, SessionId, SessionNumber};
+use tenure_wire::{grpc, json};
 
 use crate::context::Context;
 use crate::error::CommandError;
@@ -11,7 +11,7 @@ use crate::shapes;
 
 const EXAMPLES: &str = "\
 Examples:
-  tenure acquire settlement/cron --wait &    the successor stands in line first
+  tenure acquire settlement/cron --wait &    the successor queues first
   tenure explain settlement/cron             … and is shown with the number of its session
   tenure transfer settlement/cron --session 7-9f86d081884c7d659a2feaa0c55ad015 --to 9
 
@@ -26,20 +26,19 @@ pub struct Args {
     /// The session that holds it, as `acquire` printed it; in the environment it is hidden from `ps`
     #[arg(long, value_name = "ID", env = "TENURE_SESSION", hide_env_values = true)]
     pub session: SessionId,
-    /// The public number of the session that gets it; it has to stand in line for it
+    /// The public number of the session that gets it; it has to be queued for it
     #[arg(long, value_name = "NUMBER")]
     pub to: u64,
 }
 
 /// Hands the lease on.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
-    let caller = proto::Caller { session: args.session.to_string(), number: None, lowest_awaited: 0 };
-    let request =
-        proto::TransferRequest { caller: Some(caller), resource: args.resource.to_string(), to: args.to };
+    let by = Caller::unnumbered(args.session);
+    let request = grpc::transfer_request(&by, &args.resource, SessionNumber::new(args.to));
     let send = |channel, request| async move { LeasesClient::new(channel).transfer(request).await };
     let answer = context.change(request, send).await?;
     let grant = answer.grant.unwrap_or_default();
-    let shape = shapes::granted(&grant);
+    let shape = json::Granted::from(&grant);
     let text = |_| {
         format!(
             "{} now belongs to {} (session {}) under token {}",

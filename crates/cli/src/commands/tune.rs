@@ -1,5 +1,5 @@
-//! `tenure tune`: the five numbers, checked, priced and recommended. All arithmetic is `tenure_core`'s; here stand the
-//! arguments, the order of steps, and the exit code.
+//! `tenure tune`: checks the five timing numbers, shows their cost, and recommends values. All arithmetic is
+//! in `tenure_core`; this file has the arguments, the order of steps, and the exit code.
 
 mod probe;
 
@@ -81,8 +81,8 @@ pub struct Args {
     /// What your program does now; each is a known bug, told with what it costs under these numbers
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub habits: Vec<Habit>,
-    /// Measure round trips, commits and scheduling gaps against the store, and recommend numbers. Opens one session
-    /// and closes it
+    /// Measure round trips, commits and scheduling gaps against the store, and recommend numbers. Opens one
+    /// session and closes it
     #[arg(long, conflicts_with = "habits")]
     pub probe: bool,
     /// How long to measure

@@ -48,7 +48,7 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError
             }
             response = watch.next() => response?,
         };
-        for event in shapes::events(&response) {
+        for event in tenure_wire::json::Event::of(&response) {
             context.output.tell(|| shapes::value(&event), |form| events::line(&event, form))?;
         }
     }

@@ -1,4 +1,4 @@
-//! What a measurement found, in a few lines.
+//! The result of a measurement, in a few lines.
 
 use tenure_bench::Report;
 

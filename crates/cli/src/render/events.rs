@@ -59,8 +59,11 @@ fn event_text(kind: &EventKind) -> EventText {
             waited_ms,
             ..
         } => {
-            let waited =
-                if *waited_ms > 0 { format!(", after {} in line", span(*waited_ms)) } else { String::new() };
+            let waited = if *waited_ms > 0 {
+                format!(", after {} in the queue", span(*waited_ms))
+            } else {
+                String::new()
+            };
             let how = mode_and_slot(*mode, *slot);
             let rest = format!(
                 "to {holder} (session {session_number}): token {token}, generation {generation}, {how}{waited}"
@@ -86,7 +89,7 @@ fn event_text(kind: &EventKind) -> EventText {
         },
         EventKind::Queued { resource, session_number, holder, .. } => EventText {
             about: resource.clone(),
-            rest: format!("{holder} (session {session_number}) stands in line"),
+            rest: format!("{holder} (session {session_number}) is queued"),
         },
         EventKind::Unqueued { resource, session_number, holder, why, .. } => EventText {
             about: resource.clone(),
@@ -103,7 +106,7 @@ fn event_text(kind: &EventKind) -> EventText {
             EventText { about: either(key, key_base64), rest: String::new() }
         }
         EventKind::Barrier { resource, token } => {
-            EventText { about: resource.clone(), rest: format!("token {token} was taken for nobody") }
+            EventText { about: resource.clone(), rest: format!("token {token} was issued without a holder") }
         }
         EventKind::Armed { scope, fence, token } => {
             EventText { about: scope.clone(), rest: format!("{fence} has installed token {token}") }
@@ -172,8 +175,8 @@ mod tests {
             reason: Some("runs\u{7} wild".into()),
         };
         expect![[r#"
-                42 20:48:49.123Z  granted     settlement/cron  to node-a (session 7): token 12, generation 4, exclusive, after 3.1s in line
-            42	2026-11-15T20:48:49.123Z	granted	settlement/cron	to node-a (session 7): token 12, generation 4, exclusive, after 3.1s in line
+                42 20:48:49.123Z  granted     settlement/cron  to node-a (session 7): token 12, generation 4, exclusive, after 3.1s in the queue
+            42	2026-11-15T20:48:49.123Z	granted	settlement/cron	to node-a (session 7): token 12, generation 4, exclusive, after 3.1s in the queue
                 42 20:48:49.123Z  ended       settlement/cron  of node-a (session 7): revoked (runs\u{7} wild) after 1m 1s, token 12
             42	2026-11-15T20:48:49.123Z	ended	settlement/cron	of node-a (session 7): revoked (runs\u{7} wild) after 1m 1s, token 12
         "#]]

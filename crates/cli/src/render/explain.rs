@@ -1,5 +1,5 @@
-//! `explain`: the state of one resource in sentences. Who holds it, since when, what is left, who waits and why,
-//! what its fences would let through. Whoever is blocked at three in the morning reads this first.
+//! `explain`: the state of one resource in sentences. Who holds it, since when, what is left, who waits and
+//! why, and what its fences would accept. Somebody who is blocked at three in the morning reads this first.
 
 use tenure_core::EndReason;
 use tenure_wire::json::{Fence, Holder, Lease, Mode, Transition, Waiter};
@@ -146,7 +146,7 @@ impl Story {
             return;
         }
         let waiting = lease.waiting;
-        self.say(&format!("{} in line, the next one first:", count(waiting, "stands", "stand")));
+        self.say(&format!("{} in the queue, the next one first:", count(waiting, "waiter", "waiters")));
         for (index, waiter) in lease.waiters.iter().enumerate() {
             let text = format!("  {}. {}", index + 1, words_of_waiter(waiter, self.paint));
             self.say(&text);

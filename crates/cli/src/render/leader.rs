@@ -32,7 +32,7 @@ pub fn nobody(shape: &Leadership) -> String {
     match (shape.candidates, shape.delayed_ms) {
         (0, _) => {
             format!(
-                "nobody leads {name}, and nobody stands for it; start a candidate with `tenure elect {name} -- COMMAND`"
+                "nobody leads {name}, and there is no candidate; start a candidate with `tenure elect {name} -- COMMAND`"
             )
         }
         (candidates, Some(delayed)) => format!(
@@ -40,10 +40,9 @@ pub fn nobody(shape: &Leadership) -> String {
             count(candidates, "candidate", "candidates"),
             span(delayed)
         ),
-        (candidates, None) => format!(
-            "nobody leads {name}; {} in line",
-            count(candidates, "candidate stands", "candidates stand")
-        ),
+        (candidates, None) => {
+            format!("nobody leads {name}; {} queued", count(candidates, "candidate is", "candidates are"))
+        }
     }
 }
 
@@ -152,7 +151,7 @@ mod tests {
         "#]]
         .assert_eq(&leader(&nobody_leads(0, None), Form::Plain));
         expect!["payments/leader\tno leader"].assert_eq(&line(&nobody_leads(0, None), Form::Plain));
-        expect!["nobody leads payments/leader, and nobody stands for it; start a candidate with `tenure elect payments/leader -- COMMAND`"]
+        expect!["nobody leads payments/leader, and there is no candidate; start a candidate with `tenure elect payments/leader -- COMMAND`"]
             .assert_eq(&nobody(&nobody_leads(0, None)));
         expect!["nobody leads payments/leader: 1 candidate may be elected in 1.5s, after the lock-delay"]
             .assert_eq(&nobody(&nobody_leads(1, Some(1_500))));

@@ -2,12 +2,12 @@
 
 use tenure_client::proto;
 use tenure_wire::json::{
-    ArmedBody, ClusterStatus, Fence, Granted, Holder, Lease, NodeStatus, Register, Transition,
+    ArmedBody, ClusterStatus, Fence, Granted, HistoryDropped, Holder, Lease, NodeStatus, Register, Transition,
 };
 
 use super::paint::Form;
 use super::table::Table;
-use super::words::{and, brief, count, mode_and_slot, short_time, span, tame};
+use super::words::{and, brief, bytes, count, grouped, mode_and_slot, short_time, span, tame};
 
 /// Shell assignments for `eval`: of one lease, or numbered ones of several.
 pub fn export(grants: &[Granted], endpoints: &str) -> String {
@@ -51,7 +51,7 @@ pub fn granted(grants: &[Granted], form: Form) -> String {
     for grant in grants {
         let slot = grant.slot.map(|slot| format!(", slot {slot}")).unwrap_or_default();
         let waited = if grant.waited_ms > 0 {
-            format!(" after {} in line", span(grant.waited_ms))
+            format!(" after {} in the queue", span(grant.waited_ms))
         } else {
             String::new()
         };
@@ -233,6 +233,22 @@ pub fn history(present: &[Holder], past: &[Transition], form: Form) -> String {
     table.render(form)
 }
 
+/// Where a history was cut, and by what.
+pub fn dropped(dropped: &HistoryDropped) -> String {
+    let were = if dropped.leases == 1 { "lease was" } else { "leases were" };
+    let mut text = format!("{} older {were} dropped", dropped.leases);
+    if let (Some(limit), Some(max)) = (&dropped.limit, dropped.max) {
+        text.push_str(&format!(" by the limit {limit} = {max}"));
+    }
+    if let (Some(token), Some(ended)) = (dropped.token, &dropped.ended) {
+        text.push_str(&format!(
+            "; every lease above token {token} is listed (the last one dropped ended {})",
+            short_time(ended)
+        ));
+    }
+    text
+}
+
 /// Live sessions.
 pub fn sessions(sessions: &[proto::SessionSummary], form: Form) -> String {
     let mut table = Table::new(&[">SESSION", "HOLDER", ">TTL", ">LEFT", ">LEASES", ">WAITING"]);
@@ -328,6 +344,16 @@ pub fn cluster(status: &ClusterStatus, form: Form) -> String {
             "{nodes} {} {do_not} not vote yet; if nobody is adding them: tenure cluster add{again}\n",
             and(&numbers)
         );
+    }
+    if let Some(staging) = &status.staging {
+        text += &paint.warn(&format!(
+            "A restore is staged and not visible yet: {} records, {}, {}; it is discarded in {} unless it goes on.",
+            grouped(staging.records),
+            bytes(staging.bytes),
+            count(staging.pieces, "piece", "pieces"),
+            span(staging.discarded_in_ms)
+        ));
+        text.push('\n');
     }
     if let Some(restoring) = status.restoring_ms {
         text += &paint

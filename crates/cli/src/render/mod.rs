@@ -1,4 +1,4 @@
-//! Formats for eyes: tables, colours, sentences. Takes values and gives text; writes nothing, asks nothing.
+//! Formats for people: tables, colours, sentences. Takes values and returns text; does no I/O.
 
 #[cfg(feature = "bench")]
 pub mod bench;

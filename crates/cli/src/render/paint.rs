@@ -1,4 +1,4 @@
-//! Colours, and whether there are any.
+//! Colours, and whether to use them.
 
 use anstyle::{AnsiColor, Style};
 

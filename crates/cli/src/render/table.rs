@@ -1,4 +1,4 @@
-//! Rows of text: aligned under a heading for eyes, tab-separated for programs.
+//! Rows of text: aligned under a heading for people, tab-separated for programs.
 
 use super::paint::Form;
 
@@ -10,7 +10,8 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table. A heading that begins with `>` marks a column of numbers, which are aligned at their ends.
+    /// An empty table. A heading that begins with `>` marks a column of numbers, which are aligned at their
+    /// ends.
     pub fn new(heading: &[&'static str]) -> Self {
         Self { heading: heading.to_vec(), rows: Vec::new() }
     }

@@ -1,4 +1,4 @@
-//! `top`: one screen of everything. Takes two looks at the cluster and gives text; what it shows per second is what lies
+//! `top`: one screen for the whole cluster. Takes two samples and returns text; rates are the difference
 //! between the two.
 
 use std::cmp::Reverse;
@@ -264,7 +264,7 @@ fn heading(cluster: &ClusterStatus, width: usize, paint: Paint) -> String {
             &[
                 count(cluster.sessions, "session", "sessions"),
                 count(cluster.leases, "resource in use", "resources in use"),
-                format!("{} in line", cluster.waiters),
+                format!("{} queued", cluster.waiters),
                 format!("revision {}", cluster.revision),
                 format!("last token {}", cluster.last_token),
                 format!("cluster time {}", span(cluster.cluster_time_us / 1_000)),

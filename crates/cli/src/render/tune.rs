@@ -1,4 +1,5 @@
-//! The five numbers as text: what they cost, what is wrong with them, what to choose. Computes nothing but widths.
+//! The five timing numbers as text: what they cost, what is wrong with them, what to choose. It computes only
+//! column widths.
 
 mod habits;
 

@@ -4,6 +4,28 @@ use std::time::Duration;
 
 use tenure_wire::json::Mode;
 
+/// A number of bytes, in the unit that people read.
+pub fn bytes(number: u64) -> String {
+    match number {
+        0..=1023 => format!("{number} bytes"),
+        1024..=1_048_575 => format!("{} KiB", number >> 10),
+        _ => format!("{} MiB", number >> 20),
+    }
+}
+
+/// A number with its thousands apart: `1,000,000`.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// Milliseconds in words: `4.2s`.
 pub fn span(millis: u64) -> String {
     tenure_wire::words::span(Duration::from_millis(millis))

@@ -1,8 +1,9 @@
-//! What `run` and its guardian say to each other: one JSON object a line, over a socket that only the two have.
+//! The messages between `run` and its guardian: one JSON object per line, over a socket that only the two
+//! have.
 //!
-//! They are always of one binary, since `run` starts its guardian from the file that it runs itself, so nothing here is a format that
-//! anybody else reads. The guardian's end of the socket is its standard input; the standard input that the child shall have is handed
-//! over the socket as the first thing.
+//! Both are always the same binary, since `run` starts its guardian from its own file, so nobody else reads
+//! this format. The guardian's end of the socket is its standard input; the child's standard input is passed
+//! over the socket as the first message.
 
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -125,8 +126,8 @@ impl Channel {
         Ok(Channel { lines: BufReader::new(reader).lines(), writer })
     }
 
-    /// Says something, without ever waiting: who does not listen must not stop us. What is lost is not confirmed, and what is not
-    /// confirmed is not relied on.
+    /// Says something, without ever waiting: who does not listen must not stop us. What is lost is not
+    /// confirmed, and what is not confirmed is not relied on.
     pub fn send(&self, message: &impl Serialize) {
         if let Ok(mut line) = serde_json::to_vec(message) {
             line.push(b'\n');

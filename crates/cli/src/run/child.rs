@@ -1,5 +1,5 @@
-//! The first process of a tree: ours for a moment, to put itself where it belongs, and then the command's. In a pid namespace it stays, as
-//! the namespace's init, because a command is not made to be one.
+//! The first process of a tree: it runs our code for a moment, to enter its containment, and then becomes the
+//! command. In a pid namespace it stays as the namespace's init, because a command is not written to be one.
 
 use std::ffi::OsString;
 use std::io;
@@ -70,8 +70,8 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-/// The first process of a pid namespace: starts the command, passes signals on, buries the dead, and ends with the command. With it ends
-/// everything else in the namespace.
+/// The first process of a pid namespace: starts the command, passes signals on, buries the dead, and ends
+/// with the command. With it ends everything else in the namespace.
 pub fn init(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(orders) = Orders::read(arguments) else { return ExitCode::from(NOT_STARTED) };
     let prepared = || -> io::Result<Command> {

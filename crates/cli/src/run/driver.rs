@@ -1,4 +1,5 @@
-//! The driver of `run` and `elect`: acquires, starts, watches, and carries out what the logic says. No rule about a tree's life is here.
+//! The driver of `run` and `elect`: acquires, starts, watches, and carries out what the logic decides. It
+//! contains no rule about a tree's life.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -27,7 +28,8 @@ use crate::output::Output;
 
 /// How long the guardian may take to say how a child ended that was seen dead.
 const EXPLAINED_WITHIN: Duration = Duration::from_millis(100);
-/// The guardian's deadline comes this part of the margin later than ours: as long as `run` can, it is `run` that kills.
+/// The guardian's deadline comes this part of the margin later than ours: as long as `run` can, it is `run`
+/// that kills.
 const GUARDIAN_LATER: u32 = 2;
 /// Bounds of the time between two looks at the lease.
 const LOOK_MIN: Duration = Duration::from_millis(10);
@@ -308,10 +310,8 @@ impl Watch<'_> {
                     Action::Forward(signal) => self.forward(signal),
                     Action::StopAll(cause) => {
                         stage.output.complain(match cause {
-                            Cause::Lease => {
-                                "the lease is running out, or wanted back; the command is told to stop"
-                            }
-                            Cause::Guardian => "the guardian does not answer; the command is told to stop",
+                            Cause::Lease => "the lease is running out, or was revoked; stopping the command",
+                            Cause::Guardian => "the guardian does not answer; stopping the command",
                         });
                         self.tree.stop(self.guardian.pid);
                     }
@@ -323,7 +323,8 @@ impl Watch<'_> {
         None
     }
 
-    /// Kills everything. The guardian goes first: then all that is left is below this process, and nobody starts anything.
+    /// Kills everything. The guardian goes first: then all that is left is below this process, and nobody
+    /// starts anything.
     async fn kill_all(&mut self, stage: &Stage<'_>) -> Event {
         self.guardian.kill();
         let expected: BTreeSet<i32> = [self.guardian.pid].into_iter().chain(self.child_pid).collect();
@@ -341,8 +342,8 @@ impl Watch<'_> {
     fn receive(&mut self, stage: &Stage<'_>, message: FromGuardian) -> Event {
         match message {
             FromGuardian::Started { pid } => {
-                // Only while its parent is the guardian is this surely the process that the guardian means. If it is not, the child has
-                // ended, and that is the guardian's next word.
+                // Only while its parent is the guardian is this surely the process that the guardian means.
+                // If it is not, the child has ended, and that is the guardian's next word.
                 let handle = Handle::open(pid).ok();
                 let ours = proc::look_at(pid).is_some_and(|process| process.parent == self.guardian.pid);
                 self.child = handle.filter(|_| ours);
@@ -399,7 +400,8 @@ async fn until(moment: Option<tokio::time::Instant>) {
     }
 }
 
-/// What the lease is now, and the time. The clock is read first, so a deadline computed of the two errs to the early side.
+/// What the lease is now, and the time. The clock is read first, so a deadline computed of the two errs to
+/// the early side.
 fn read(lease: &Lease) -> (Hold, MachineMoment) {
     let now = SystemClock.machine_now();
     let status = lease.status();
@@ -493,8 +495,8 @@ async fn try_acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<
 }
 
 impl Plan {
-    /// When the tree is told to stop, and when it is killed. Between two renewals neither may be due, or a healthy lease would
-    /// stop its own command.
+    /// When the tree is told to stop, and when it is killed. Between two renewals neither may be due, or a
+    /// healthy lease would stop its own command.
     fn margins(&self) -> Result<Margins, CommandError> {
         let numbers = TimingNumbers::for_ttl(self.ttl);
         let usable = self.ttl.saturating_sub(numbers.sigma);

@@ -1,14 +1,16 @@
-//! What `run` decides: when the tree is told to stop, when it is killed, when the session may be ended, and what the
-//! exit code says. It reads no clock, signals nobody and asks no store: `driver.rs` hands in what happened, what the
-//! lease is and what time it is, and carries out the answer.
+//! What `run` decides: when the tree is told to stop, when it is killed, when the session may be ended, and
+//! what the exit code says. It reads no clock, signals nobody and asks no store: `driver.rs` hands in what
+//! happened, what the lease is and what time it is, and carries out the answer.
 //!
-//! Two moments bound the tree's life, and the earlier one counts: the lease's deadline as the client library computes it, and
-//! the latest deadline that the guardian has *confirmed*. So a guardian that is stopped costs the tree its life at the
-//! last deadline it knew of, just as a stopped `run` does: neither runs on unguarded.
+//! Two moments bound the tree's life, and the earlier one counts: the lease's deadline as the client library
+//! computes it, and the latest deadline that the guardian has *confirmed*. So a guardian that is stopped
+//! costs the tree its life at the last deadline it knew of, just as a stopped `run` does: neither runs on
+//! unguarded.
 //!
-//! The deadline is computed once per renewal, here, and sent to the guardian, which confirms exactly that value. Which of the
-//! two came first, and so who is to blame, is decided by comparing these two values. It is never decided by comparing
-//! a deadline with a later reading of what is left: two readings of one deadline differ by the time between them.
+//! The deadline is computed once per renewal, here, and sent to the guardian, which confirms exactly that
+//! value. Which of the two came first, and so who is to blame, is decided by comparing these two values. It
+//! is never decided by comparing a deadline with a later reading of what is left: two readings of one
+//! deadline differ by the time between them.
 //!
 //! The session is ended only after the tree was seen empty. Nothing here ends it on a guess.
 
@@ -111,7 +113,8 @@ pub enum Action {
 /// How it all ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finish {
-    /// Whether the tree ended in its own time. If not, requests may still be on their way: the store is told that the holder died.
+    /// Whether the tree ended in its own time. If not, requests may still be on their way: the store is told
+    /// that the holder died.
     pub clean: bool,
     /// What the exit code says.
     pub outcome: Outcome,
@@ -191,8 +194,8 @@ impl RunLogic {
     /// Takes an event in, and says what has to be done.
     pub fn handle(&mut self, event: Event, hold: Hold, now: MachineMoment) -> Vec<Action> {
         let mut actions = Vec::new();
-        // First what the deadlines say: a child that our own kill has ended must not look as if it had ended by
-        // itself, and after a pause of this process the deadline may have passed unseen.
+        // First what the deadlines say: a child that our own kill has ended must not look as if it had ended
+        // by itself, and after a pause of this process the deadline may have passed unseen.
         if let Event::Confirmed(deadline) = event
             && self.confirmed.is_before(deadline)
         {

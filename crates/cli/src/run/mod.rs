@@ -1,7 +1,8 @@
 //! Commands that run only while a lease is held: `tenure run` and `tenure elect`.
 //!
-//! What must be true: nothing of the command's tree of processes is alive when the lease can be another's, whichever single process of
-//! ours dies or stands still; and once the tree is *seen* dead the successor need not wait for the TTL.
+//! What must be true: nothing of the command's tree of processes is alive when the lease can be another's,
+//! whichever single process of ours dies or stands still; and once the tree is *seen* dead the successor need
+//! not wait for the TTL.
 //!
 //! | process | is | started as |
 //! |---|---|---|
@@ -60,8 +61,8 @@ pub fn helper() -> Option<ExitCode> {
     }
 }
 
-/// This very program as one of our helpers. Named by the kernel's link to it, so that an upgrade on disk does not put another
-/// version beside a `run` that is running.
+/// This very program as one of our helpers. Named by the kernel's link to it, so that an upgrade on disk does
+/// not put another version beside a `run` that is running.
 fn own_program(helper: &str) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("tenure").arg(helper);

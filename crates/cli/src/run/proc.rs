@@ -1,5 +1,5 @@
-//! Processes as the kernel shows them: who descends from whom, who is alive, and handles that cannot be mistaken for another
-//! process. This file looks and signals; it never decides whom.
+//! Processes as the kernel shows them: who descends from whom, who is alive, and handles that cannot be
+//! mistaken for another process. This file looks and signals; it never decides whom.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -121,7 +121,8 @@ pub fn reap() -> Reaped {
 pub struct Handle(AsyncFd<OwnedFd>);
 
 impl Handle {
-    /// A handle on a process that cannot be replaced meanwhile: a child that was not waited for, or the parent.
+    /// A handle on a process that cannot be replaced meanwhile: a child that was not waited for, or the
+    /// parent.
     ///
     /// The way in is deprecated because of types that do not own the file that they name. This one does.
     #[allow(deprecated)]
@@ -138,8 +139,8 @@ impl Handle {
 
     /// Waits until it is dead.
     pub async fn dead(&self) {
-        // A handle becomes readable when its process ends. If it cannot be watched, nothing is known: that is not
-        // death, so nobody is told so.
+        // A handle becomes readable when its process ends. If it cannot be watched, nothing is known: that is
+        // not death, so nobody is told so.
         if self.0.readable().await.is_err() {
             std::future::pending::<()>().await;
         }

@@ -1,5 +1,5 @@
-//! The signals that `run`, its guardian and the first process of a namespace catch. This file decides which; what is
-//! done with them is decided elsewhere.
+//! The signals that `run`, its guardian and the first process of a namespace catch. This file decides which;
+//! what is done with them is decided elsewhere.
 
 use std::io;
 use std::task::Poll;
@@ -24,8 +24,8 @@ const WINCH: i32 = 28;
 pub struct Signals(Vec<(i32, Signal)>);
 
 impl Signals {
-    /// Catches what is passed on, and a terminal's stop: a holder must not stand still while its lease runs out. What this process
-    /// was started to ignore, as by `nohup`, stays ignored, by the child too.
+    /// Catches what is passed on, and a terminal's stop: a holder must not stand still while its lease runs
+    /// out. What this process was started to ignore, as by `nohup`, stays ignored, by the child too.
     pub fn catch() -> io::Result<Signals> {
         let ignored = ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
         let wanted = PASSED_ON.into_iter().chain([TSTP]).filter(|number| ignored >> (number - 1) & 1 == 0);
@@ -47,7 +47,8 @@ impl Signals {
     }
 }
 
-/// Whether a signal asks a process to end. A hang-up does not: daemons take it as a word to read their settings again.
+/// Whether a signal asks a process to end. A hang-up does not: daemons take it as a word to read their
+/// settings again.
 pub fn asks_to_end(signal: i32) -> bool {
     matches!(signal, INT | QUIT | super::logic::TERM)
 }

@@ -1,10 +1,11 @@
-//! The command stream: one task that carries every command of a client over one stream, and finds another when it
-//! breaks.
+//! The command stream: one task that sends every command of a client over one stream, and opens another when
+//! it breaks.
 //!
-//! Commands are numbered by their sessions, so sending one twice does what sending it once does. Hence there is one
-//! rule for every trouble: attach the sessions again, wherever there is a node, and send again whatever is
-//! unanswered. Silence is trouble too: a node that answers nothing may be a leader without a quorum. What is not
-//! numbered (a register written by nobody) is sent once, and if it stays unanswered that is said.
+//! Commands are numbered by their sessions, so sending one twice has the effect of sending it once. Hence one
+//! rule for every failure: attach the sessions again, on any node, and send every unanswered command again.
+//! Silence is a failure too: a node that answers nothing may be a leader without a quorum. A command without
+//! a number (a register write without a session) is sent once; if it stays unanswered, its outcome is
+//! reported as unknown.
 
 mod sessions;
 
@@ -12,16 +13,15 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use tenure_core::{Command, Done, SessionId, SessionNumber};
-use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
 use tenure_wire::proto::stream_client::StreamClient;
-use tenure_wire::{ApiError, Code, Effect, proto};
+use tenure_wire::{ApiError, Code, Effect, grpc, proto};
 use tokio::sync::mpsc;
 use tonic::Streaming;
 
 use self::sessions::Sessions;
+use super::endpoint_errors::{EndpointErrors, reason};
 use super::patience::Patience;
-use super::troubles::{Troubles, reason};
 use super::{CONNECT_WITHIN, connect, failure, follow, frames, unanswered};
 use crate::dial::Dialer;
 use crate::endpoints::Endpoint;
@@ -42,14 +42,14 @@ const FRAMES_PER_MESSAGE_MAX: usize = 512;
 const CREDITS_OWED_MAX: u32 = 256;
 /// Passing refusals in a row after which another endpoint is tried.
 const REFUSALS_IN_A_ROW_MAX: u32 = 3;
-// How long a node may leave everything unanswered that it was sent before another endpoint is tried is in `patience.rs`. A leader that
-// has lost its quorum does so for as long as it is cut off: it refuses nothing, answers every ping, and its entries
-// never commit.
+// How long a node may leave everything unanswered that it was sent before another endpoint is tried is in
+// `patience.rs`. A leader that has lost its quorum does so for as long as it is cut off: it refuses nothing,
+// answers every ping, and its entries never commit.
 //
-// No command waits that long where all is well. Every frame is answered when its entry has been applied, an acquire
-// that has to wait too: "queued" is its answer, and the grant is a push. To be wrong costs little: a command is done once
-// however often it is sent. Only what has no number and was sent is then told to its caller as unknown, which is the
-// truth about it.
+// No command waits that long where all is well. Every frame is answered when its entry has been applied, an
+// acquire that has to wait too: "queued" is its answer, and the grant is a push. To be wrong costs little: a
+// command is done once however often it is sent. Only what has no number and was sent is then told to its
+// caller as unknown, which is the truth about it.
 //
 // Pushes and pings do not count as answers: they say that somebody is there, not that commands come through.
 
@@ -68,13 +68,13 @@ impl Commands {
     pub fn start(
         directory: Directory,
         dialer: Dialer,
-        troubles: Troubles,
+        endpoint_errors: EndpointErrors,
         execution: &Execution,
     ) -> Commands {
         // Unbounded, because every entry is one caller's that waits for it, and callers are bounded by the
         // application.
         let (sender, inbox) = mpsc::unbounded_channel();
-        let driver = Driver::new(directory, dialer, troubles, execution.clone(), inbox);
+        let driver = Driver::new(directory, dialer, endpoint_errors, execution.clone(), inbox);
         execution.spawn(Work::Calls, driver.run());
         Commands(sender)
     }
@@ -103,7 +103,7 @@ impl Commands {
 struct Driver {
     directory: Directory,
     dialer: Dialer,
-    troubles: Troubles,
+    endpoint_errors: EndpointErrors,
     execution: Execution,
     /// The endpoint in use.
     endpoint: Endpoint,
@@ -166,7 +166,7 @@ impl Driver {
     fn new(
         directory: Directory,
         dialer: Dialer,
-        troubles: Troubles,
+        endpoint_errors: EndpointErrors,
         execution: Execution,
         inbox: mpsc::UnboundedReceiver<ToStream>,
     ) -> Driver {
@@ -174,7 +174,7 @@ impl Driver {
             endpoint: directory.first(),
             directory,
             dialer,
-            troubles,
+            endpoint_errors,
             execution,
             failures: 0,
             inbox,
@@ -225,9 +225,9 @@ impl Driver {
     ) -> Result<(mpsc::Sender<proto::ClientFrames>, Streaming<proto::ServerFrames>), CallError> {
         let endpoint = self.endpoint.clone();
         self.in_trouble = true;
-        self.troubles.note(&endpoint, "no connection yet");
+        self.endpoint_errors.note(&endpoint, "no connection yet");
         let channel = connect(&endpoint, &self.dialer, self.connect_wait()).await?;
-        self.troubles.note(&endpoint, "connected, and nothing was answered yet");
+        self.endpoint_errors.note(&endpoint, "connected, and nothing was answered yet");
         let (outbox, waiting) = mpsc::channel(MESSAGES_WAITING_MAX);
         let mut client = StreamClient::new(channel);
         let opening = client.commands(frames::outgoing(waiting));
@@ -261,7 +261,7 @@ impl Driver {
                 (pending.callback)(Err(unanswered(&self.endpoint, &why)));
             }
         }
-        self.troubles.note(&self.endpoint, why);
+        self.endpoint_errors.note(&self.endpoint, why);
         for pending in self.unanswered.values_mut() {
             pending.doubtful |= std::mem::take(&mut pending.sent);
         }
@@ -352,7 +352,7 @@ impl Driver {
     fn receive(&mut self, received: ToStream) {
         match received {
             ToStream::Submit(command, callback) => {
-                let session = frames::session_of(&command);
+                let session = grpc::session_of(&command);
                 if session.is_some_and(|id| !self.sessions.contains(id.number)) {
                     return callback(Err(unknown_session()));
                 }
@@ -382,19 +382,13 @@ impl Driver {
         {
             let frame = self.next_frame();
             let Some(id) = self.sessions.asked(session, frame) else { continue };
-            let attach = proto::StreamAttach { secret: id.secret.as_bytes().to_vec() };
-            message.frames.push(proto::ClientFrame {
-                frame,
-                session: session.get(),
-                command: Some(Asked::Attach(attach)),
-                ..Default::default()
-            });
+            message.frames.push(grpc::attach_frame(frame, id));
         }
         while message.frames.len() < room
             && let Some(frame) = self.to_send.pop_front()
         {
             let Some(pending) = self.unanswered.get_mut(&frame) else { continue };
-            match frames::client_frame(frame, &pending.command) {
+            match grpc::client_frame(frame, &pending.command) {
                 Some(frames) => {
                     pending.sent = true;
                     message.frames.push(frames);
@@ -457,7 +451,8 @@ impl Driver {
         }
     }
 
-    /// The nodes have named the members of the cluster. Those that are new are tried out, each in a task of its own.
+    /// The nodes have named the members of the cluster. Those that are new are tried out, each in a task of
+    /// its own.
     fn follow(&mut self, addresses: &[String], cluster: String) {
         let new = self.directory.lock().advertise(addresses);
         for endpoint in new {
@@ -485,7 +480,7 @@ impl Driver {
             return Ok(());
         }
         let Some(pending) = self.unanswered.get(&frame) else { return Ok(()) };
-        match frames::done(answer, pending.session) {
+        match grpc::read_done(answer, pending.session) {
             Err(error) if passes(&error) || self.worth_repeating(&pending.command, &error) => {
                 if error.effect == Effect::Unknown
                     && let Some(pending) = self.unanswered.get_mut(&frame)
@@ -513,7 +508,7 @@ impl Driver {
     fn came_through(&mut self) {
         self.failures = 0;
         if std::mem::take(&mut self.in_trouble) {
-            self.troubles.over(&self.endpoint);
+            self.endpoint_errors.clear(&self.endpoint);
         }
     }
 
@@ -530,8 +525,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether the server is to say something: the answer to a frame, or that there is room for those that wait. It
-    /// says the latter first of all, so a stream without any room is one that was not welcomed.
+    /// Whether the server is to say something: the answer to a frame, or that there is room for those that
+    /// wait. It says the latter first of all, so a stream without any room is one that was not welcomed.
     fn is_owed_an_answer(&self) -> bool {
         self.awaited > 0 || self.window == 0
     }
@@ -543,18 +538,20 @@ impl Driver {
         let silent_for = self.patience.step() * self.silence.saturating_sub(1);
         if !silent_for.is_zero() && !self.in_trouble {
             self.in_trouble = true;
-            self.troubles.note(&self.endpoint, "connected, and does not answer");
+            self.endpoint_errors.note(&self.endpoint, "connected, and does not answer");
         }
         self.patience.step() * self.silence > self.wait()
     }
 
-    /// How long this endpoint may take to accept a connection: longer with every round in which none of them came through.
+    /// How long this endpoint may take to accept a connection: longer with every round in which none of them
+    /// came through.
     fn connect_wait(&self) -> Duration {
         let rounds = self.failures / self.directory.all().len().max(1);
         self.patience.wait(u32::try_from(rounds).unwrap_or(u32::MAX)).min(CONNECT_WITHIN)
     }
 
-    /// How long this endpoint may be silent. Every further round in which none of them answers has twice the patience.
+    /// How long this endpoint may be silent. Every further round in which none of them answers has twice the
+    /// patience.
     fn wait(&self) -> Duration {
         let endpoints = u32::try_from(self.directory.all().len()).unwrap_or(u32::MAX);
         self.patience.wait(self.silent / endpoints.max(1))

@@ -1,5 +1,5 @@
-//! Trying out an address that a node has named as a member's. It is followed once a node of the same cluster has answered there:
-//! behind a proxy or a forwarded port the address may lead nowhere, or to another cluster.
+//! Probes an address that a node has reported as a member's. It is used once a node of the same cluster has
+//! answered there: behind a proxy or a forwarded port the address may lead nowhere, or to another cluster.
 
 use std::time::Duration;
 
@@ -14,8 +14,8 @@ use crate::endpoints::Endpoint;
 use crate::members::WeakDirectory;
 use crate::retry::Backoff;
 
-/// Delays between two attempts. A node that was just added may not serve yet; one that cannot be reached from here is asked
-/// for twice a minute and no more.
+/// Delays between two attempts. A node that was just added may not serve yet; one that cannot be reached from
+/// here is asked for twice a minute and no more.
 const BACKOFF_FIRST: Duration = Duration::from_millis(200);
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 /// How long a node may take to say who it is.
@@ -68,7 +68,8 @@ async fn other_name(
 async fn node_at(endpoint: &Endpoint, dialer: &Dialer, cluster: &str) -> Option<u64> {
     let channel = connect(endpoint, dialer, CONNECT_WITHIN).await.ok()?;
     let welcome = async {
-        // Nothing is said. It is kept until the answer has come, because a stream that is closed may not be answered.
+        // Nothing is said. It is kept until the answer has come, because a stream that is closed may not be
+        // answered.
         let (_silent, waiting) = mpsc::channel::<proto::ClientFrames>(1);
         let opened = StreamClient::new(channel).commands(frames::outgoing(waiting)).await.ok()?;
         let first = opened.into_inner().message().await.ok()??;

@@ -1,25 +1,26 @@
-//! How long a silent node is waited for. Pure: it is told which sessions there are, and how soon each wants silence noticed.
+//! How long to wait for a silent node. Pure: it gets the sessions, and how soon each wants silence to be
+//! detected.
 //!
-//! A command that a node leaves unanswered is sent to another. When, depends on what is at stake: a session of two seconds has
-//! lost its lease by the time at which one of ten minutes is still calm. So it is the R/4 of the most impatient session,
-//! within bounds, which is also when an unanswered renewal is sent elsewhere.
+//! A command that a node leaves unanswered is sent to another one. When depends on the sessions: one with a
+//! TTL of two seconds has lost its lease when one of ten minutes has plenty of time left. So it is R/4 of the
+//! session with the shortest TTL, within bounds, which is also when an unanswered renewal is sent elsewhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tenure_core::SessionNumber;
 
-/// The longest first wait, and the wait where there is no session. A node that will answer may need an election (0.6 s and a few
-/// round trips) and a disk that is slow to sync.
+/// The longest first wait, and the wait where there is no session. A node that will answer may need an
+/// election (0.6 s and a few round trips) and a disk that is slow to sync.
 pub(super) const WAIT_MAX: Duration = Duration::from_secs(3);
-/// The shortest: below it every hiccup of a disk would send clients wandering. To leave too early costs little, a command is done
-/// once however often it is sent; but each time all sessions are attached again.
+/// The shortest: below it every hiccup of a disk would send clients wandering. To leave too early costs
+/// little, a command is done once however often it is sent; but each time all sessions are attached again.
 pub(super) const WAIT_MIN: Duration = Duration::from_millis(250);
-/// How often the wait is doubled when no endpoint at all answers: all of them may be slow, and what is sent again and again
-/// would make them slower. Four times R/4 is R: the pace of renewals when all is well.
+/// How often the wait is doubled when no endpoint at all answers: all of them may be slow, and what is sent
+/// again and again would make them slower. Four times R/4 is R: the pace of renewals when all is well.
 pub(super) const DOUBLINGS_MAX: u32 = 2;
-/// Silence is counted in this many steps, so that a process that was stopped has slept through one step and not
-/// through all of them, and takes in what came meanwhile before it judges.
+/// Silence is counted in this many steps, so that a process that was stopped has slept through one step and
+/// not through all of them, and takes in what came meanwhile before it judges.
 const STEPS: u32 = 4;
 const STEP_MAX: Duration = Duration::from_millis(250);
 

@@ -1,11 +1,11 @@
 //! Opens and renewals over the network, on connections that carry nothing else.
 //!
-//! There is one renewal stream per endpoint, made when first needed. The usual way is the endpoint that answered
-//! last; the other way is the next endpoint, or a fresh connection if there is only one. A host's agent is an endpoint
-//! like the others: what it leaves unanswered goes to the next one, after a quarter of R, and it is
-//! tried again from time to time. Everything here runs on the renewer's thread.
+//! There is one renewal stream per endpoint, opened when first needed. The preferred route is the endpoint
+//! that answered last; the alternative is the next endpoint, or a new connection if there is only one. A
+//! host's agent is an endpoint like the others: what it leaves unanswered goes to the next one, after a
+//! quarter of R, and it is tried again from time to time. Everything here runs on the renewer's thread.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-use super::troubles::{Troubles, reason};
+use super::endpoint_errors::{EndpointErrors, reason};
 use super::{CONNECT_WITHIN, connect, failure, frames, unanswered};
 use crate::dial::Dialer;
 use crate::endpoints::Endpoint;
@@ -28,11 +28,11 @@ use crate::store::{OpenSession, Opened, Route};
 
 /// Messages that may wait to be written to one stream; a stream that is this far behind is as good as broken.
 const MESSAGES_WAITING_MAX: usize = 64;
-/// Where there is one endpoint only, a repetition is made over a fresh connection, but not every one: a server that lives and
-/// is merely slow must not be buried under connections.
+/// Where there is one endpoint only, a repetition is made over a fresh connection, but not every one: a
+/// server that lives and is merely slow must not be buried under connections.
 const FRESH_EVERY: u64 = 4;
-/// Messages by the usual way after which an agent that was given up is tried again. Each attempt that it leaves
-/// unanswered costs one retransmission, of which several fit into every TTL.
+/// Messages by the usual way after which an agent that was given up is tried again. Each attempt that it
+/// leaves unanswered costs one retransmission, of which several fit into every TTL.
 const AGENT_AGAIN_AFTER: u64 = 8;
 /// How long an answer is remembered as awaited: longer than any TTL is useful to wait for.
 const ANSWER_WITHIN: Duration = Duration::from_secs(60);
@@ -40,7 +40,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 pub(super) struct Renewals {
     directory: Directory,
     dialer: Dialer,
-    troubles: Troubles,
+    endpoint_errors: EndpointErrors,
     /// The ways that were needed so far.
     ways: Mutex<BTreeMap<Endpoint, Arc<Way>>>,
     /// The endpoint that answered last, or is tried since.
@@ -86,12 +86,12 @@ struct Awaited {
 }
 
 impl Renewals {
-    pub fn new(directory: Directory, dialer: Dialer, troubles: Troubles) -> Renewals {
+    pub fn new(directory: Directory, dialer: Dialer, endpoint_errors: EndpointErrors) -> Renewals {
         Renewals {
             preferred: Mutex::new(directory.first()),
             directory,
             dialer,
-            troubles,
+            endpoint_errors,
             ways: Mutex::default(),
             ttls: Arc::default(),
             next_batch: AtomicU64::new(1),
@@ -141,8 +141,8 @@ impl Renewals {
         ways.entry(endpoint.clone()).or_insert_with(|| Arc::new(way)).clone()
     }
 
-    /// The agent, if it was given up and is to be tried again. It stands first, and never becomes the usual way unless it
-    /// answers.
+    /// The agent, if it was given up and is to be tried again. It stands first, and never becomes the usual
+    /// way unless it answers.
     fn agent_due(&self, preferred: &Endpoint) -> Option<Endpoint> {
         let agent = self.directory.first();
         if agent == *preferred || agent.socket().is_none() {
@@ -158,28 +158,23 @@ impl Renewals {
             Ok(_) => {
                 *lock(&self.preferred) = way.endpoint.clone();
                 self.repeats.store(0, Ordering::Relaxed);
-                self.troubles.over(&way.endpoint);
+                self.endpoint_errors.clear(&way.endpoint);
             }
-            Err(error) => self.troubles.note(&way.endpoint, reason(error)),
+            Err(error) => self.endpoint_errors.note(&way.endpoint, reason(error)),
         }
         came
     }
 
     pub async fn open(&self, open: OpenSession, route: Route) -> Result<Opened, CallError> {
         let way = self.way(route).await;
-        self.troubles.note(&way.endpoint, "a session was to be opened, and nothing was answered");
+        self.endpoint_errors.note(&way.endpoint, "a session was to be opened, and nothing was answered");
         let opened = self.open_by(&way, open).await;
         self.noted(&way, opened)
     }
 
     async fn open_by(&self, way: &Way, open: OpenSession) -> Result<Opened, CallError> {
         let channel = way.connected().await?;
-        let request = proto::SessionOpenRequest {
-            holder: open.holder.to_string(),
-            ttl_ms: tenure_wire::words::millis(open.ttl),
-            nonce: open.nonce.as_bytes().to_vec(),
-            number: open.number,
-        };
+        let request = grpc::open_request(&open.holder, open.ttl, Some(open.nonce), open.number);
         let mut request = tonic::Request::new(request);
         if open.with_process && way.endpoint.socket().is_some() {
             request
@@ -300,10 +295,7 @@ impl RenewalStream {
         let attach = renewals
             .iter()
             .filter(|(id, _)| !inside.attached.contains_key(&id.number))
-            .map(|(id, _)| proto::RenewalAttach {
-                session: id.number.get(),
-                secret: id.secret.as_bytes().to_vec(),
-            })
+            .map(|(id, _)| grpc::renewal_attach(*id))
             .collect();
         let plain: Vec<Renewal> =
             renewals.iter().map(|(id, number)| Renewal { session: id.number, number: *number }).collect();
@@ -353,8 +345,8 @@ impl RenewalStream {
             return;
         }
         let said = answers.first..answers.first.saturating_add(answers.count);
-        let unknown = positions(&answers.unknown);
-        let unattached = positions(&answers.unattached);
+        let unknown = grpc::unpack_positions(&answers.unknown);
+        let unattached = grpc::unpack_positions(&answers.unattached);
         let mut spelled_out: BTreeMap<(u64, u64), proto::Renewed> =
             answers.renewed.into_iter().map(|said| ((said.session_number, said.number), said)).collect();
         let mut ttls = lock(ttls);
@@ -390,22 +382,12 @@ impl RenewalStream {
                 *last_seen = Revision::new(full.last_lease_revision);
                 ttls.insert(session, Duration::from_millis(full.ttl_ms));
                 // A list that cannot be read must not pass for an empty one.
-                frames::renewed(full).ok()
+                grpc::read_renewed(full).ok()
             })
             .collect();
         drop((inside, ttls));
         let _ = reply.send(Ok(answers));
     }
-}
-
-/// Positions that were sent as the steps between them.
-fn positions(steps: &[u32]) -> BTreeSet<u32> {
-    let mut last = 0u32;
-    let next = |step: &u32| {
-        last = last.saturating_add(*step);
-        last
-    };
-    steps.iter().map(next).collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

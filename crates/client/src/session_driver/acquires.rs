@@ -1,5 +1,5 @@
-//! Acquires under way: each has a number until it is granted, refused or undone, and an answer that nobody waits for any more
-//! gives back what it brought.
+//! Acquires in flight: each has a number until it is granted, refused or undone. If nobody waits for the
+//! answer any more, what it granted is released.
 
 use std::sync::Arc;
 
@@ -22,7 +22,8 @@ pub(super) struct Asked {
 }
 
 impl Asked {
-    /// Notifies whoever waits for it. If nobody does any more, the leases come back and are released by being dropped.
+    /// Notifies whoever waits for it. If nobody does any more, the leases come back and are released by being
+    /// dropped.
     pub(super) fn notify(self, answer: Result<Vec<Lease>, CallError>) {
         if let Some(reply) = self.reply {
             let _ = reply.send(answer);
@@ -99,7 +100,8 @@ impl SessionDriver {
         }
     }
 
-    /// Whether these are grants of just what the acquire with this number names, as far as somebody still waits for it.
+    /// Whether these are grants of just what the acquire with this number names, as far as somebody still
+    /// waits for it.
     pub(super) fn is_asked_for(&self, number: u64, grants: &[Grant]) -> bool {
         let inside = self.lock();
         inside.acquires.get(&number).is_none_or(|asked| {
@@ -123,7 +125,8 @@ impl SessionDriver {
     pub(super) fn granted(self: &Arc<Self>, number: u64, grants: Vec<Grant>) {
         let now = self.now();
         let mut inside = self.lock();
-        // Nobody waits for it any more: it was answered before, or its cancel is on the way and gives it back.
+        // Nobody waits for it any more: it was answered before, or its cancel is on the way and gives it
+        // back.
         let Some(asked) = inside.acquires.remove(&number) else { return };
         inside.awaited.remove(&number);
         let mut leases = Vec::with_capacity(grants.len());
@@ -194,8 +197,8 @@ impl Inside {
         sent.map(|(number, asked)| (*number, asked.acquire.clone())).collect()
     }
 
-    /// Whether an acquire would overtake what the session has given up before: what is sent and unanswered, and, if it is willing to
-    /// wait, a lease that goes back as soon as its last permit is dropped.
+    /// Whether an acquire would overtake what the session has given up before: what is sent and unanswered,
+    /// and, if it is willing to wait, a lease that goes back as soon as its last permit is dropped.
     fn would_overtake(&self, acquire: &Acquire) -> bool {
         let waits_for_permits = |kept: &Kept| {
             acquire.resources.contains(&kept.grant.resource)

@@ -1,5 +1,5 @@
-//! What the store says of its own accord, and the end of a session. Nothing pushed is relied on: whatever is missed here is
-//! found by the next renewal.
+//! Events that the store pushes, and the end of a session. Nothing relies on a push: the next renewal reports
+//! what was missed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -76,7 +76,8 @@ impl SessionDriver {
 }
 
 impl Inside {
-    /// After the session's end: everybody is notified, and those who waited are returned to be notified as well.
+    /// After the session's end: everybody is notified, and those who waited are returned to be notified as
+    /// well.
     pub(super) fn ended(&mut self, driver: &SessionDriver, now: Moment) -> Vec<(Asked, CallError)> {
         self.publish(driver, now);
         // Before anybody is notified of the end; and once, however often the end arrives.

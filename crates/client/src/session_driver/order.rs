@@ -1,16 +1,18 @@
-//! In which order a session's commands on one resource may leave. Pure: it is told what was sent and answered, and says what
-//! may go.
+//! In which order a session's commands on one resource may be sent. Pure: it gets what was sent and answered,
+//! and says what may be sent.
 //!
-//! Commands of a session can overtake each other: one is lost or refused for the moment and sent again later, over another node.
-//! For most that does not matter. But an acquire that overtakes the release, the transfer or the cancel before it is
-//! told that its own session holds the resource, or waits for it. So an acquire is held back here until these are
-//! answered. The answer orders them, whatever way either of them takes.
+//! Commands of a session can overtake each other: one is lost or refused for the moment and sent again later,
+//! over another node. For most commands that does not matter. But an acquire that overtakes the release, the
+//! transfer or the cancel before it learns that its own session holds the resource, or waits for it. So an
+//! acquire is held back here until those are answered. The answer orders them, whatever route either of them
+//! takes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::ResourceName;
 
-/// The releases, transfers and cancels of a session that are sent and unanswered, and the acquires that wait for them.
+/// The releases, transfers and cancels of a session that are sent and unanswered, and the acquires that wait
+/// for them.
 #[derive(Debug, Default)]
 pub(super) struct Order {
     under_way: BTreeMap<u64, Vec<ResourceName>>,

@@ -1,5 +1,5 @@
-//! How a lease, or a whole session, is given back: first no new permit, then none out, then the command, and
-//! from its sending on no permit again unless the store says no.
+//! How a lease, or a whole session, is released: first no new permit is given, then all permits are dropped,
+//! then the command is sent; from then on there is no permit unless the store refuses the release.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,8 @@ impl Returning {
 }
 
 impl SessionDriver {
-    /// Gives a lease back as soon as no permit is out. The receiver gets how it ended, or why it was not taken back.
+    /// Gives a lease back as soon as no permit is out. The receiver gets how it ended, or why it was not
+    /// taken back.
     pub fn give_back(
         self: &Arc<Self>,
         token: Token,
@@ -62,7 +63,8 @@ impl SessionDriver {
         outcome
     }
 
-    /// Calls a give-back off that has not been sent, and opens the intake again. False if it is too late for that.
+    /// Calls a give-back off that has not been sent, and opens the intake again. False if it is too late for
+    /// that.
     pub fn keep_after_all(self: &Arc<Self>, token: Token) -> bool {
         let mut inside = self.lock();
         let Some(kept) = inside.leases.get_mut(&token) else { return false };
@@ -187,7 +189,8 @@ impl SessionDriver {
         drop(inside);
         let driver = self.clone();
         let callback = Box::new(move |answer: Result<Done, CallError>| {
-            // The session ends with any answer: closed, ended before, or given up on and so expiring by itself.
+            // The session ends with any answer: closed, ended before, or given up on and so expiring by
+            // itself.
             drop(answer);
             driver.session_gone(Some(EndReason::Released));
         });

@@ -25,6 +25,8 @@ pub(super) enum Due {
     Hold(ResourceNumber, Token),
     /// A restored cluster may grant again.
     Grace,
+    /// A staged restore was abandoned.
+    Staging,
 }
 
 /// Sessions are many and all alike, so they have an index of their own that takes a quarter of the memory.

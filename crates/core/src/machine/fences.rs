@@ -1,9 +1,10 @@
 //! What the service knows of a resource's fences: which there are, which token each has installed, what
 //! each has refused. Evidence for people; the fences themselves decide (`fence.rs`).
 
-use alloc::collections::BTreeSet;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 use super::Machine;
 use super::state::{Hold, Resource, ResourceNumber, SigningKey};
@@ -13,6 +14,36 @@ use crate::limits::REPORT_EVERY;
 use crate::names::{FenceName, ResourceName, Scope};
 use crate::numbers::{SessionNumber, Slot, Token};
 use crate::time::ClusterTime;
+
+/// The resources that have fences, in the order of their names, so that a page of them costs what it shows.
+/// Derived from the state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Fenced {
+    names: BTreeMap<ResourceName, ResourceNumber>,
+    fences: usize,
+}
+
+impl Fenced {
+    /// A resource that had so many fences now has another number of them.
+    pub fn file(&mut self, name: &ResourceName, number: ResourceNumber, had: usize, has: usize) {
+        self.fences = self.fences + has - had;
+        if has == 0 {
+            self.names.remove(name);
+        } else if had == 0 {
+            self.names.insert(name.clone(), number);
+        }
+    }
+
+    /// The resources from this name on, in order.
+    pub fn after(&self, start: Bound<&str>) -> impl Iterator<Item = (&ResourceName, ResourceNumber)> {
+        self.names.range::<str, _>((start, Bound::Unbounded)).map(|(name, number)| (name, *number))
+    }
+
+    /// How many fences there are in all.
+    pub fn fences(&self) -> usize {
+        self.fences
+    }
+}
 
 impl Machine {
     /// The live session whose grant of this scope has this token and may write, or why there is none.

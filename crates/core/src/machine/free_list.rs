@@ -23,6 +23,14 @@ pub(super) struct FreeList {
 }
 
 impl FreeList {
+    /// A list of these: since when each is free, and the same in the order of the queue.
+    pub fn new(
+        since: CowMap<ResourceNumber, Revision>,
+        queue: impl IntoIterator<Item = (Revision, ResourceNumber)>,
+    ) -> FreeList {
+        FreeList { since, queue: queue.into_iter().collect() }
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.since.len()

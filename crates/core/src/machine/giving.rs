@@ -145,18 +145,26 @@ impl Machine {
             self.end_if_implicit_and_idle(session, EndReason::Released);
             return Ok(Done::Cancelled { released: false });
         }
-        let made = |resource: &ResourceNumber| {
-            let resource = self.resource(*resource);
-            let hold = resource.hold_of(session)?;
-            let made_by = hold.more.as_ref()?.transmission?;
-            (made_by == transmission).then(|| (resource.name.clone(), hold.token))
+        let granted_to = |resource: &ResourceNumber| {
+            let more = self.resource(*resource).hold_of(session)?.more.as_ref()?;
+            more.transmissions.contains(&transmission).then_some(*resource)
         };
-        let made: Vec<_> = self.session(session).leases.iter().filter_map(made).collect();
-        for (name, token) in &made {
+        let granted: Vec<_> = self.session(session).leases.iter().filter_map(granted_to).collect();
+        let format = self.state.format;
+        let mut undone = Vec::new();
+        for resource in granted {
+            let record = self.resource_mut(resource);
+            let hold = record.hold_of_mut(session).expect("found above");
+            let token = hold.token;
+            if hold.more.as_mut().is_some_and(|more| more.undone_by(transmission, format)) {
+                undone.push((record.name.clone(), token));
+            }
+        }
+        for (name, token) in &undone {
             self.give_back(session, name, Some(*token), None);
         }
         self.end_if_implicit_and_idle(session, EndReason::Released);
-        Ok(Done::Cancelled { released: !made.is_empty() })
+        Ok(Done::Cancelled { released: !undone.is_empty() })
     }
 
     /// Ends the session of an acquire that was cancelled. Says whether it held anything.

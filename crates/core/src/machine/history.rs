@@ -1,14 +1,76 @@
-//! What is remembered of the past, and what is forgotten: transitions by count and age, free resources
-//! the longest free first.
+//! What is remembered of the past, and what is forgotten: past leases by count and age, and by bytes over all
+//! resources; free resources the longest free first. Nothing here searches: what goes next is always known.
 
 use alloc::collections::BTreeSet;
+use core::time::Duration;
 
 use super::Machine;
 use super::leases::Ending;
-use super::state::{Hold, Resource, ResourceNumber, Transition};
+use super::packed::Packed;
+use super::packed_history::{PackedHistory, PackedLease};
+use super::state::{Dropped, HistoryLimit, Hold, Resource, ResourceNumber, Transition};
 use crate::answer::Refusal;
 use crate::command::KindSetting;
+use crate::limits::{HISTORY_DROPPED_PER_LEASE_MAX, HISTORY_LEASE_BYTES};
 use crate::names::{HolderName, ResourceName};
+use crate::numbers::Token;
+use crate::time::{ClusterTime, WallTime};
+use crate::version::FormatVersion;
+
+/// The oldest past lease of every resource that has one, the oldest of all first, and how many bytes they
+/// have together. Derived from the state, so that the byte bound finds what to drop without a search.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OldestLeases {
+    order: Packed<Oldest>,
+    bytes: u64,
+}
+
+/// When the oldest past lease of a resource ended, its token, and the resource. Tokens are unique, so there
+/// is one order.
+type Oldest = (ClusterTime, Token, ResourceNumber);
+
+impl OldestLeases {
+    /// A resource that is not known yet has this history.
+    pub fn add(&mut self, number: ResourceNumber, history: &PackedHistory) {
+        self.bytes += history.records().map(|past| weight(&past)).sum::<u64>();
+        self.moved(None, oldest(number, history));
+    }
+
+    /// A resource is forgotten, and its history with it.
+    pub fn remove(&mut self, number: ResourceNumber, history: &PackedHistory) {
+        self.bytes -= history.records().map(|past| weight(&past)).sum::<u64>();
+        self.moved(oldest(number, history), None);
+    }
+
+    /// The oldest past lease of a resource is another one now.
+    fn moved(&mut self, from: Option<Oldest>, to: Option<Oldest>) {
+        if from == to {
+            return;
+        }
+        if let Some(from) = from {
+            assert!(self.order.remove(&from), "the oldest past lease of a resource is in the order");
+        }
+        if let Some(to) = to {
+            assert!(self.order.insert(to), "a resource has one oldest past lease");
+        }
+    }
+}
+
+fn oldest(number: ResourceNumber, history: &PackedHistory) -> Option<Oldest> {
+    history.first().map(|first| (first.to, first.token, number))
+}
+
+/// What a past lease counts for against the byte bound.
+fn weight(past: &PackedLease<'_>) -> u64 {
+    HISTORY_LEASE_BYTES + past.text_bytes as u64
+}
+
+/// Notes that a past lease was dropped, and by which limit.
+fn dropped(known: Option<&Dropped>, past: &PackedLease<'_>, limit: HistoryLimit) -> Dropped {
+    // Those who share a resource may end in another order than they came.
+    let token = known.map_or(past.token, |known| known.token.max(past.token));
+    Dropped { limit, token, to_wall: past.to_wall }
+}
 
 impl Machine {
     pub(super) fn record_transition(
@@ -21,34 +83,40 @@ impl Machine {
         let (time, wall) = (self.state.time, self.state.wall);
         let count_max = self.limits().history_per_resource_max as usize;
         let age_max = self.limits().history_age_max;
+        // Release 0.1.0 noted nothing of what it dropped, and had no bound over all resources.
+        let bounded = self.state.format >= FormatVersion::V2;
+        let past = hold.ended(holder, ending, time, wall);
         let history = &mut self.resource_mut(number).more_mut().history;
-        // Age is judged only here, when something is written: history keeps no idle cluster awake.
-        while history.front().is_some_and(|oldest| time.since(oldest.to) > age_max)
-            || (history.len() >= count_max && !history.is_empty())
-        {
-            history.pop_front();
+        let was_oldest = oldest(number, history);
+        let freed = remember(history, &past, count_max, age_max, bounded);
+        let is_oldest = oldest(number, history);
+        let added = history.last().as_ref().map_or(0, weight);
+        self.oldest_leases.bytes += added;
+        self.oldest_leases.bytes -= freed;
+        self.oldest_leases.moved(was_oldest, is_oldest);
+        if bounded {
+            self.drop_oldest_leases();
         }
-        if count_max == 0 {
-            return;
+    }
+
+    /// Drops the oldest past leases of all resources until the byte bound is kept.
+    fn drop_oldest_leases(&mut self) {
+        let bytes_max = self.limits().history_bytes_total_max;
+        for _ in 0..HISTORY_DROPPED_PER_LEASE_MAX {
+            if self.oldest_leases.bytes <= bytes_max {
+                return;
+            }
+            let Some((_, _, number)) = self.oldest_leases.order.pop_first() else { return };
+            let resource = self.state.resources.get_mut(number).expect("what has a history exists");
+            let history = &mut resource.more_mut().history;
+            let first = history.first().expect("it is in the order of those that have one");
+            let (bytes, note) = (first.bytes, dropped(history.dropped(), &first, HistoryLimit::Bytes));
+            self.oldest_leases.bytes -= weight(&first);
+            history.drop_first(bytes);
+            history.set_dropped(Some(note));
+            let is_oldest = oldest(number, history);
+            self.oldest_leases.moved(None, is_oldest);
         }
-        // Most have one past lease or as many as are remembered: from one on, room is doubled up to just that.
-        if history.len() == history.capacity() {
-            history.reserve_exact(history.len().clamp(1, count_max - history.len()));
-        }
-        history.push_back(Transition {
-            token: hold.token,
-            generation: hold.generation,
-            session: hold.session,
-            holder,
-            mode: hold.mode,
-            slot: hold.slot,
-            from: hold.since,
-            to: time,
-            from_wall: hold.since_wall,
-            to_wall: wall,
-            why: ending.why,
-            reason: ending.reason.clone(),
-        });
     }
 
     /// Whether a resource must stay: a fence, a register or a slot somewhere is bound to what it is.
@@ -70,8 +138,9 @@ impl Machine {
         &self,
         names: impl IntoIterator<Item = &'a ResourceName>,
     ) -> Result<(), Refusal> {
-        let is_new =
-            |name: &&ResourceName| self.names.get(*name).is_none_or(|number| !self.pinned.contains(number));
+        let is_new = |name: &&ResourceName| {
+            self.names.get(*name).is_none_or(|number| !self.pinned.contains_key(number))
+        };
         let new: BTreeSet<&ResourceName> = names.into_iter().filter(is_new).collect();
         let pinned_max = self.limits().pinned_resources_max;
         if !new.is_empty() && self.pinned.len() + new.len() > pinned_max as usize {
@@ -86,10 +155,12 @@ impl Machine {
             return self.forgettable.take(number);
         };
         let pinned = Self::is_pinned(resource);
-        if pinned {
-            self.pinned.insert(number);
-        } else {
-            self.pinned.remove(&number);
+        let fences = resource.more.as_ref().map_or(0, |more| more.fences.len());
+        let had = if pinned { self.pinned.insert(number, fences) } else { self.pinned.remove(&number) };
+        // Names are compared only when the number of fences changes, which is hardly ever.
+        let had = had.unwrap_or_default();
+        if had != fences {
+            self.fenced.file(&resource.name, number, had, fences);
         }
         if !pinned && Self::is_idle(resource) {
             self.forgettable.put(number, resource.freed_at);
@@ -105,6 +176,70 @@ impl Machine {
         {
             let resource = self.state.resources.remove(number).expect("what is filed exists");
             self.names.remove(&resource.name);
+            if let Some(more) = &resource.more {
+                self.oldest_leases.remove(number, &more.history);
+            }
         }
     }
+}
+
+impl Hold {
+    /// The past lease that this one becomes.
+    pub(super) fn ended(
+        &self,
+        holder: HolderName,
+        ending: &Ending,
+        time: ClusterTime,
+        wall: WallTime,
+    ) -> Transition {
+        Transition {
+            token: self.token,
+            generation: self.generation,
+            session: self.session,
+            holder,
+            mode: self.mode,
+            slot: self.slot,
+            from: self.since,
+            to: time,
+            from_wall: self.since_wall,
+            to_wall: wall,
+            why: ending.why,
+            reason: ending.reason.clone(),
+        }
+    }
+}
+
+/// Adds a lease that ends now to a history, which drops others by age and count; says what those counted for.
+/// `bounded` since format version 2: then it is noted what was dropped.
+pub(super) fn remember(
+    history: &mut PackedHistory,
+    past: &Transition,
+    count_max: usize,
+    age_max: Duration,
+    bounded: bool,
+) -> u64 {
+    let mut freed = 0;
+    // Age is judged only here, when something is written: history keeps no idle cluster awake.
+    while let Some(first) = history.first() {
+        let limit = if past.to.since(first.to) > age_max {
+            HistoryLimit::Age
+        } else if history.len() >= count_max {
+            HistoryLimit::Count
+        } else {
+            break;
+        };
+        freed += weight(&first);
+        let (bytes, note) = (first.bytes, dropped(history.dropped(), &first, limit));
+        history.drop_first(bytes);
+        if bounded {
+            history.set_dropped(Some(note));
+        }
+    }
+    if count_max > 0 {
+        history.push(past);
+    } else if bounded {
+        let note = Dropped { limit: HistoryLimit::Count, token: past.token, to_wall: past.to_wall };
+        history.set_dropped(Some(note));
+    }
+    freed
 }

@@ -97,6 +97,9 @@ impl Machine {
             if let Some(until) = resource.delayed_until() {
                 self.deadlines.add(until, Due::Delay(number));
             }
+            if let Some(more) = &resource.more {
+                self.oldest_leases.add(number, &more.history);
+            }
             for hold in &resource.holds {
                 let Some(pulse) = self.state.pulses.get(hold.session) else {
                     return Err(Contradiction("a lease belongs to no session"));
@@ -254,7 +257,7 @@ impl Machine {
 
     /// Makes a lease. Callers have made sure that the resource admits it and that a token is left.
     pub(super) fn grant(&mut self, number: ResourceNumber, granting: Granting<'_>) -> Grant {
-        let Granting { session, mode, slot, policies, fences, waited, number: acquire_number, transmission } =
+        let Granting { session, mode, slot, policies, fences, waited, number: acquire_number, transmissions } =
             granting;
         let token = self.next_token();
         let (time, wall) = (self.state.time, self.state.wall);
@@ -271,8 +274,8 @@ impl Machine {
         if let Some(slot) = slot {
             resource.more_mut().slot_tokens.insert(slot, token);
         }
-        let more = (policies != Policies::default() || transmission.is_some())
-            .then(|| Box::new(HoldMore { policies, notice: None, transmission }));
+        let more = (policies != Policies::default() || !transmissions.is_empty())
+            .then(|| Box::new(HoldMore { policies, notice: None, transmissions: transmissions.to_vec() }));
         let generation = resource.generation;
         let hold = Hold {
             session,
@@ -292,7 +295,7 @@ impl Machine {
         let name = resource.name.clone();
         // Where several may hold, an end leaves no gap to speak of.
         let past =
-            resource.more.as_ref().filter(|_| mode == Mode::Exclusive).and_then(|more| more.history.back());
+            resource.more.as_ref().filter(|_| mode == Mode::Exclusive).and_then(|more| more.history.last());
         let succession = past.map(|past| {
             let gap = wall.as_unix_millis().saturating_sub(past.to_wall.as_unix_millis());
             Succession { after: past.why, gap: Duration::from_millis(gap) }
@@ -340,8 +343,7 @@ impl Machine {
     }
 
     pub(super) fn count_end(&mut self, why: EndReason) {
-        let index = EndReason::ALL.iter().position(|known| *known == why).expect("ALL lists every reason");
-        self.state.totals.ends[index] += 1;
+        self.state.totals.count_end(why, 1);
     }
 
     pub(super) fn grant_of(&self, number: ResourceNumber, session: SessionNumber, waited: Duration) -> Grant {
@@ -497,8 +499,8 @@ pub(super) struct Granting<'a> {
     pub fences: &'a [FenceName],
     pub waited: Duration,
     pub number: Option<u64>,
-    /// The one transmission that may undo it.
-    pub transmission: Option<TransmissionId>,
+    /// The transmissions that wait for the answer; the undo of the last one undoes the grant.
+    pub transmissions: &'a [TransmissionId],
 }
 
 /// The lowest slot that nobody holds; `holds` are in the order of their slots.

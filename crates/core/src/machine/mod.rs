@@ -20,26 +20,33 @@ mod leases;
 mod margins;
 mod nonces;
 mod packed;
+mod packed_history;
 mod registers;
 mod restore;
 mod sessions;
 mod soundness;
+mod staging;
 pub mod state;
 mod taking;
 pub mod view;
 mod waiters;
 
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
 use self::cow_map::CowMap;
 use self::deadlines::{Deadlines, Due};
 use self::events::EventLog;
+use self::fences::Fenced;
 use self::free_list::FreeList;
+use self::history::OldestLeases;
 pub use self::margins::Margins;
 use self::nonces::Nonces;
 use self::sessions::Origin;
+use self::staging::StagedIndexes;
+pub use self::staging::{DiscardedStaging, StagingView};
 use self::state::{RegisterNumber, ResourceNumber, State};
 use crate::answer::{Answer, Done, Refusal, RenewalAnswer, Resolved};
 use crate::command::{Command, Entry, Settings};
@@ -66,12 +73,20 @@ pub struct Machine {
     ttls: BTreeMap<Duration, u32>,
     /// Free resources that may be forgotten.
     forgettable: FreeList,
-    /// Resources that may never be forgotten.
-    pinned: BTreeSet<ResourceNumber>,
+    /// Resources that may never be forgotten, and how many fences each has.
+    pinned: BTreeMap<ResourceNumber, usize>,
+    /// Those of them that have fences, by name.
+    fenced: Fenced,
+    /// What the byte bound of history drops next.
+    oldest_leases: OldestLeases,
     value_bytes: u64,
     answer_bytes: u64,
     /// How many sessions have lapsed: hardly ever any, so nobody need look for them.
     lapsed_sessions: usize,
+    /// The indexes of what is staged: the machine's own, once it is restored.
+    staged: Option<Box<StagedIndexes>>,
+    /// What was staged last and will not be restored, until the driver takes it.
+    discarded: Option<DiscardedStaging>,
 
     events: EventLog,
     margins: Margins,
@@ -145,10 +160,14 @@ impl Machine {
             nonces: Nonces::default(),
             ttls: BTreeMap::new(),
             forgettable: FreeList::default(),
-            pinned: BTreeSet::new(),
+            pinned: BTreeMap::new(),
+            fenced: Fenced::default(),
+            oldest_leases: OldestLeases::default(),
             value_bytes: 0,
             answer_bytes: 0,
             lapsed_sessions: 0,
+            staged: None,
+            discarded: None,
             events: EventLog::starting_after(state.revision),
             margins: Margins::default(),
             revision_raised: false,
@@ -166,6 +185,7 @@ impl Machine {
         machine.index_resources()?;
         machine.index_waiters()?;
         machine.index_registers()?;
+        machine.index_staging()?;
         if machine.state.resources.iter().any(|(number, _)| machine.first_queued_could_go(number)) {
             return Err(Contradiction("a resource is free and somebody waits for it"));
         }
@@ -246,6 +266,11 @@ impl Machine {
             Command::Restore { backup, token_floor, holders_stopped } => {
                 self.restore(*backup, token_floor, holders_stopped)
             }
+            Command::RestoreBegin(begin) => self.restore_begin(*begin),
+            Command::RestorePiece(piece) => self.restore_piece(*piece),
+            Command::RestoreCommit { id, pieces, records, checksum } => {
+                self.restore_commit(id, pieces, records, checksum)
+            }
             Command::PublishKey { node, kid, key } => self.publish_key(node, kid, key),
             Command::WithdrawKey { kid } => self.withdraw_key(&kid),
             Command::Upgrade { to } => self.upgrade(to),
@@ -271,6 +296,7 @@ impl Machine {
                 Due::Delay(resource) => self.delay_due(resource),
                 Due::Hold(resource, token) => self.hold_due(resource, token),
                 Due::Grace => self.grace_due(),
+                Due::Staging => self.staging_due(),
             };
         }
         self.finish_step();
@@ -346,6 +372,7 @@ impl Machine {
     fn upgrade(&mut self, to: FormatVersion) -> Answer {
         if to > self.state.format {
             self.state.format = to;
+            self.state.settings.limits.raise(to);
             self.emit(EventKind::Changed { what: "cluster".into(), how: "upgraded" });
         }
         Ok(Done::Nothing)

@@ -1,30 +1,47 @@
-//! Taking over what a backup remembers, into a cluster that is still empty.
+//! Taking over what a backup remembers, into a cluster that is still empty; and what a backup leaves out.
 //!
-//! A backup is older than the world: tokens were issued after it, and their holders may still be writing. So a
-//! restore is told a floor above every token ever seen and issues only above it; it ends every session; and it
-//! grants nothing until the longest TTL has passed, unless somebody vouches that all holders are stopped.
+//! A backup is older than the world: tokens were issued after it, and their holders may still be writing. So
+//! a restore is told a floor above every token ever seen and issues only above it; it ends every session; and
+//! it grants nothing until the longest TTL has passed, unless somebody vouches that all holders are stopped.
+//!
+//! Sessions are not in a backup: their secrets would let whoever reads the file act for live holders. What
+//! belongs to them goes with them: leases are remembered as ended, waiters and ephemeral registers are left
+//! out. Backups of format version 1 have sessions; they are left out when such a backup is read.
+//!
+//! Here is the restore in one command, which only logs of format version 1 contain. In pieces: `staging.rs`.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::Machine;
-use super::cow_map::CowMap;
-use super::few::Few;
+use super::history::remember;
 use super::leases::Ending;
-use super::state::{Resource, State};
+use super::state::{BackupBase, RegisterNumber, RegisterRecord, Resource, ResourceNumber, State};
+use super::{Contradiction, Machine};
 use crate::answer::{Answer, Done, Refusal};
 use crate::event::{EndReason, EventKind};
-use crate::numbers::{Revision, Token};
+use crate::names::HolderName;
+use crate::numbers::{Revision, SessionNumber, Token};
 use crate::time::ClusterTime;
+use crate::version::FormatVersion;
+
+/// Why a backup is refused that a newer cluster wrote.
+pub(super) const NEWER_BACKUP: Refusal = Refusal::Invalid(
+    "the backup has a newer format version than this cluster has agreed on; run `tenure cluster upgrade` first",
+);
 
 impl Machine {
+    /// Whether anybody has used this cluster. Then nothing is restored into it: what it issued must not be
+    /// forgotten.
+    pub(super) fn is_used(&self) -> bool {
+        self.state.last_token > 0 || self.state.sessions_opened > 0 || self.state.registers_named > 0
+    }
+
     pub(super) fn restore(&mut self, backup: State, floor: Token, holders_stopped: bool) -> Answer {
-        if self.state.last_token > 0 || self.state.sessions_opened > 0 || self.state.registers_named > 0 {
+        if self.is_used() {
             return Err(Refusal::NotEmpty);
         }
         if backup.format > self.state.format {
-            return Err(Refusal::Invalid(
-                "the backup has a newer format version than this cluster has agreed on; run `tenure cluster upgrade` first",
-            ));
+            return Err(NEWER_BACKUP);
         }
         let issued = backup
             .last_token
@@ -33,11 +50,12 @@ impl Machine {
             return Err(Refusal::FloorTooLow { floor, issued });
         }
         // What is in the backup must be sound before anything of ours is given up.
-        let Ok(before) = Machine::from_state(backup) else {
+        let sound = Machine::from_state(backup).and_then(|before| before.state.without_sessions());
+        let Ok(mut state) = sound else {
             return Err(Refusal::Invalid("the backup contradicts itself; take another one"));
         };
-        let mut state = before.released();
         state.format = self.state.format;
+        state.settings.limits.raise(state.format);
         state.settings.cluster = self.state.settings.cluster;
         state.entries = self.state.entries;
         state.wall = self.state.wall;
@@ -56,46 +74,110 @@ impl Machine {
             grants_in: self.state.grants_from.remaining_at(self.state.time),
         })
     }
+}
 
-    /// The state without anybody in it: leases ended and remembered as such, queues and sessions gone.
-    fn released(mut self) -> State {
-        let holds: Vec<_> = self
-            .state
+impl State {
+    /// What a backup says about the cluster, without the records.
+    pub fn backup_base(&self) -> BackupBase {
+        BackupBase {
+            format: self.format,
+            limits: self.settings.limits.clone(),
+            time: self.time,
+            wall: self.wall,
+            revision: self.revision,
+            last_token: self.last_token,
+            sessions_opened: self.sessions_opened,
+            resources_named: self.resources_named,
+            waiters_arrived: self.waiters_arrived,
+            registers_named: self.registers_named,
+            totals: self.totals,
+        }
+    }
+
+    /// Counts leases that were left out with their sessions.
+    pub fn count_left_out(&mut self, ended: u64) {
+        self.totals.count_expired(ended);
+    }
+
+    /// The state without sessions, as a backup holds it: leases ended and remembered as such, queues and
+    /// ephemeral registers gone, and no keys, because a restored cluster has its own. Cheap: only what
+    /// changes is copied.
+    pub fn without_sessions(mut self) -> Result<State, Contradiction> {
+        let base = self.backup_base();
+        let concerned: Vec<ResourceNumber> = self
             .resources
             .iter()
-            .flat_map(|(number, resource)| resource.holds.iter().map(move |hold| (number, hold.clone())))
+            .filter(|(_, resource)| !resource.is_free_of_sessions())
+            .map(|(number, _)| number)
             .collect();
-        for (number, hold) in holds {
-            let holder = self.session(hold.session).holder.clone();
-            self.record_transition(number, &hold, holder, &Ending::imposed(EndReason::Expired));
-            // What was granted and has ended must add up: people are told the difference as leases held.
-            self.count_end(EndReason::Expired);
+        for number in concerned {
+            let resource = self.resources.remove(number).expect("just listed");
+            let sessions = &self.sessions;
+            let holder = |number| sessions.get(number).map(|session| session.holder.clone());
+            let (resource, ended) = resource.without_sessions(&base, holder)?;
+            self.resources.insert(number, resource);
+            self.totals.count_expired(ended);
         }
-        let mut resources = CowMap::default();
-        for (number, resource) in self.state.resources.iter() {
-            let mut more = resource.more.clone();
-            if let Some(more) = &mut more {
-                more.queue.clear();
-                more.delayed_until = None;
+        let ephemeral = |register: &RegisterRecord| {
+            register.content.as_ref().is_some_and(|content| content.session.is_some())
+        };
+        let concerned: Vec<RegisterNumber> = self
+            .registers
+            .iter()
+            .filter(|(_, register)| ephemeral(register))
+            .map(|(number, _)| number)
+            .collect();
+        for number in concerned {
+            let register = self.registers.remove(number).expect("just listed");
+            if let Some(register) = register.without_sessions() {
+                self.registers.insert(number, register);
             }
-            resources.insert(number, Resource { holds: Few::None, more, ..resource.clone() });
         }
-        let mut registers = CowMap::default();
-        for (number, register) in self.state.registers.iter() {
-            let mut register = register.clone();
-            register.content.take_if(|content| content.session.is_some());
-            if register.content.is_some() || register.guard.is_some() {
-                registers.insert(number, register);
-            }
+        Ok(State {
+            pulses: Default::default(),
+            sessions: Default::default(),
+            waiters: Default::default(),
+            keys: BTreeMap::new(),
+            staging: None,
+            restored: None,
+            ..self
+        })
+    }
+}
+
+impl Resource {
+    /// Whether it names no session and nothing that ends with one.
+    pub fn is_free_of_sessions(&self) -> bool {
+        self.holds.is_empty() && !self.has_queue() && self.delayed_until().is_none()
+    }
+
+    /// The resource without its holders and waiters, and how many leases ended by that. `holder` names the
+    /// holder of a session.
+    pub fn without_sessions(
+        mut self,
+        base: &BackupBase,
+        holder: impl Fn(SessionNumber) -> Option<HolderName>,
+    ) -> Result<(Resource, u64), Contradiction> {
+        let holds = core::mem::take(&mut self.holds);
+        for hold in &holds {
+            let holder = holder(hold.session).ok_or(Contradiction("a lease belongs to no session"))?;
+            let past = hold.ended(holder, &Ending::imposed(EndReason::Expired), base.time, base.wall);
+            let count_max = base.limits.history_per_resource_max as usize;
+            let bounded = base.format >= FormatVersion::V2;
+            remember(&mut self.more_mut().history, &past, count_max, base.limits.history_age_max, bounded);
         }
-        State {
-            pulses: CowMap::default(),
-            sessions: CowMap::default(),
-            waiters: CowMap::default(),
-            keys: Default::default(),
-            resources,
-            registers,
-            ..self.state
+        if let Some(more) = &mut self.more {
+            more.queue.clear();
+            more.delayed_until = None;
         }
+        Ok((self, holds.len() as u64))
+    }
+}
+
+impl RegisterRecord {
+    /// The register without what ends with a session; `None` if nothing is left of it.
+    pub fn without_sessions(mut self) -> Option<RegisterRecord> {
+        let ephemeral = self.content.take_if(|content| content.session.is_some()).is_some();
+        (!ephemeral || self.guard.is_some()).then_some(self)
     }
 }

@@ -9,7 +9,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use super::Contradiction;
-use super::state::{Remembered, Resource, ResourceNumber, Session, State, Waiter, WaiterNumber};
+use super::state::{
+    BackupBase, RegisterRecord, Remembered, Resource, ResourceNumber, Session, State, Waiter, WaiterNumber,
+};
 use crate::command::{KindSetting, Mode};
 use crate::names::ResourceName;
 use crate::numbers::{SessionNumber, Token};
@@ -17,17 +19,14 @@ use crate::numbers::{SessionNumber, Token};
 /// No cluster comes this far by counting, and what counts on from here cannot overflow.
 const COUNTER_MAX: u64 = 1 << 62;
 
-type Sound = Result<(), Contradiction>;
+pub(super) type Sound = Result<(), Contradiction>;
 
-fn check(holds: bool, otherwise: &'static str) -> Sound {
+pub(super) fn check(holds: bool, otherwise: &'static str) -> Sound {
     if holds { Ok(()) } else { Err(Contradiction(otherwise)) }
 }
 
 /// Checks all of it.
 pub(super) fn check_state(state: &State) -> Sound {
-    let limits = &state.settings.limits;
-    check(!limits.ttl_min.is_zero() && limits.ttl_min <= limits.ttl_max, "its limits allow no TTL")?;
-    check(state.last_token <= Token::MAX.get(), "its last token is none")?;
     check_counters(state)?;
     check(state.used_nonces.iter().is_sorted_by_key(|used| used.since), "its used nonces are out of order")?;
     for (number, session) in state.sessions.iter() {
@@ -48,14 +47,28 @@ pub(super) fn check_state(state: &State) -> Sound {
 }
 
 fn check_counters(state: &State) -> Sound {
-    let totals = &state.totals;
-    let single = [
-        state.entries,
-        state.revision.get(),
-        state.sessions_opened,
-        state.resources_named,
-        state.waiters_arrived,
-        state.registers_named,
+    check_count(state.entries)?;
+    check_base(&state.backup_base())?;
+    state.resources.iter().try_for_each(|(_, resource)| check_resource_counters(resource))?;
+    state.registers.iter().try_for_each(|(_, register)| check_register_counters(register))
+}
+
+fn check_count(count: u64) -> Sound {
+    check(count <= COUNTER_MAX, "one of its counters is used up")
+}
+
+/// Checks what a state or a backup says about the whole cluster.
+pub(super) fn check_base(base: &BackupBase) -> Sound {
+    let limits = &base.limits;
+    check(!limits.ttl_min.is_zero() && limits.ttl_min <= limits.ttl_max, "its limits allow no TTL")?;
+    check(base.last_token <= Token::MAX.get(), "its last token is none")?;
+    let totals = &base.totals;
+    let counters = [
+        base.revision.get(),
+        base.sessions_opened,
+        base.resources_named,
+        base.waiters_arrived,
+        base.registers_named,
         totals.grants,
         totals.renewals,
         totals.sessions_expired,
@@ -65,17 +78,17 @@ fn check_counters(state: &State) -> Sound {
         totals.leader_changes,
         totals.plain_unrenewed,
     ];
-    let per_resource = state.resources.iter().flat_map(|(_, resource)| {
-        let fences = resource
-            .more
-            .iter()
-            .flat_map(|more| more.fences.values().map(|fence| fence.refused.max(fence.unreported)));
-        fences.chain([resource.generation.get()])
-    });
-    let versions =
-        state.registers.iter().filter_map(|(_, register)| Some(register.content.as_ref()?.version));
-    let mut all = single.into_iter().chain(totals.ends).chain(per_resource).chain(versions);
-    check(all.all(|counter| counter <= COUNTER_MAX), "one of its counters is used up")
+    counters.into_iter().chain(totals.ends).try_for_each(check_count)
+}
+
+pub(super) fn check_resource_counters(resource: &Resource) -> Sound {
+    check_count(resource.generation.get())?;
+    let fences = resource.more.iter().flat_map(|more| more.fences.values());
+    fences.map(|fence| fence.refused.max(fence.unreported)).try_for_each(check_count)
+}
+
+pub(super) fn check_register_counters(register: &RegisterRecord) -> Sound {
+    register.content.as_ref().map_or(Ok(()), |content| check_count(content.version))
 }
 
 fn check_session(state: &State, number: SessionNumber, session: &Session) -> Sound {

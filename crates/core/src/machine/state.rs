@@ -9,12 +9,15 @@ use core::time::Duration;
 
 use super::cow_map::{CowMap, Key};
 use super::few::Few;
+pub use super::packed_history::PackedHistory;
 use crate::answer::Answer;
-use crate::command::{KindSetting, Mode, Policies, Settings};
+use crate::command::{KindSetting, Mode, Policies, RestoreBegin, Settings};
 use crate::event::EndReason;
 use crate::limits::Limits;
 use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
-use crate::numbers::{Generation, Nonce, Revision, Secret, SessionNumber, Slot, Token, TransmissionId};
+use crate::numbers::{
+    Generation, Nonce, RestoreId, Revision, Secret, SessionNumber, Slot, Token, TransmissionId,
+};
 use crate::time::{ClusterTime, Span, WallTime};
 use crate::version::FormatVersion;
 
@@ -101,13 +104,17 @@ pub struct State {
     pub used_nonces: VecDeque<UsedNonce>,
     /// What has happened so far, counted.
     pub totals: Totals,
+    /// A backup that is being restored and is not visible yet. Since format version 2.
+    pub staging: Option<Box<Staging>>,
+    /// The restore that made this cluster what it is, if one did in pieces. Since format version 2.
+    pub restored: Option<Restored>,
 }
 
 impl Default for State {
     fn default() -> Self {
         Self {
             format: FormatVersion::OLDEST,
-            settings: Settings { cluster: [0; 16], limits: Limits::default() },
+            settings: Settings { cluster: [0; 16], limits: Limits::of(FormatVersion::OLDEST) },
             time: ClusterTime::ZERO,
             wall: WallTime::default(),
             entries: 0,
@@ -126,8 +133,79 @@ impl Default for State {
             keys: BTreeMap::new(),
             used_nonces: VecDeque::new(),
             totals: Totals::default(),
+            staging: None,
+            restored: None,
         }
     }
+}
+
+/// What a backup says about its cluster, without the records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackupBase {
+    /// The format version that it was written in.
+    pub format: FormatVersion,
+    /// The limits of its cluster.
+    pub limits: Limits,
+    /// Cluster time.
+    pub time: ClusterTime,
+    /// When it was taken, for people.
+    pub wall: WallTime,
+    /// The counter of visible changes.
+    pub revision: Revision,
+    /// The last token issued; zero before the first.
+    pub last_token: u64,
+    /// How many sessions were ever opened.
+    pub sessions_opened: u64,
+    /// The last resource record's number.
+    pub resources_named: u64,
+    /// The last waiter's number.
+    pub waiters_arrived: u64,
+    /// The last register record's number.
+    pub registers_named: u64,
+    /// What has happened so far, counted.
+    pub totals: Totals,
+}
+
+/// A backup on its way into the cluster: what has arrived of it. Nothing of it is visible.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Staging {
+    /// What it began with.
+    pub begin: RestoreBegin,
+    /// How many pieces have arrived: the number of the next one.
+    pub pieces: u64,
+    /// How many records they had.
+    pub records: u64,
+    /// How many bytes, for people.
+    pub bytes: u64,
+    /// How many leases were ended because their sessions were left out.
+    pub ended: u64,
+    /// The checksum over the pieces.
+    pub checksum: u128,
+    /// It is discarded at this time unless another piece arrives.
+    pub kept_until: ClusterTime,
+    /// The number of the last resource that arrived. It may have been forgotten since.
+    pub resource_last: u64,
+    /// The number of the last register that arrived.
+    pub register_last: u64,
+    /// The resources.
+    pub resources: CowMap<ResourceNumber, Resource>,
+    /// The registers.
+    pub registers: CowMap<RegisterNumber, RegisterRecord>,
+    /// The used nonces.
+    pub used_nonces: VecDeque<UsedNonce>,
+}
+
+/// What is remembered of a restore, so that whoever did not get its answer can ask again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restored {
+    /// The restore.
+    pub id: RestoreId,
+    /// The floor that it was given.
+    pub token_floor: Token,
+    /// How many sessions had been opened then.
+    pub sessions_opened: u64,
+    /// The last register record's number then.
+    pub registers_named: u64,
 }
 
 /// The part of a session that its renewals change.
@@ -212,8 +290,9 @@ pub struct Answers {
 /// One remembered answer; grants, by far the most frequent, in little memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remembered {
-    /// The acquire was granted, at once, what the session holds to this day. Everything else that it was told stands in that
-    /// lease; this is what was left of the session at the grant. Snapshots have it spelled out as `Granted`.
+    /// The acquire was granted, at once, what the session holds to this day. Everything else that it was told
+    /// stands in that lease; this is what was left of the session at the grant. Snapshots have it spelled out
+    /// as `Granted`.
     Holding(ResourceNumber, Span),
     /// The acquire still waits in the queue.
     Waiting(WaiterNumber),
@@ -274,7 +353,7 @@ pub struct ResourceMore {
     /// Nobody is granted it before this time.
     pub delayed_until: Option<ClusterTime>,
     /// Past leases, the newest last.
-    pub history: VecDeque<Transition>,
+    pub history: PackedHistory,
     /// Its fences, and what each has installed, by scope.
     pub fences: BTreeMap<FenceName, FenceRecord>,
     /// For a semaphore, the newest token of each slot that was ever granted.
@@ -324,8 +403,10 @@ pub struct HoldMore {
     pub policies: Policies,
     /// It is to end.
     pub notice: Option<Notice>,
-    /// The one transmission that made it and was answered with it, for a plain acquire: only this may undo it.
-    pub transmission: Option<TransmissionId>,
+    /// The transmissions of plain acquires that it was granted to and that have not been undone: the undo of
+    /// the last one ends it. One that was answered is never undone, so it keeps the lease. Empty if anybody
+    /// else was answered with it. At most one under format version 1.
+    pub transmissions: Vec<TransmissionId>,
 }
 
 /// A lease is to end: when its holder confirms, or at `ends_at`.
@@ -366,6 +447,29 @@ pub struct Transition {
     pub why: EndReason,
     /// The administrator's words.
     pub reason: Option<Arc<str>>,
+}
+
+/// The newest of the past leases that were dropped from a resource's history, and why. Since format version
+/// 2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// Which limit dropped it.
+    pub limit: HistoryLimit,
+    /// The highest token that was dropped: every past lease with a higher one is there.
+    pub token: Token,
+    /// When the one dropped last had ended, for people.
+    pub to_wall: WallTime,
+}
+
+/// What bounds the history of a resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HistoryLimit {
+    /// `history_per_resource_max`.
+    Count,
+    /// `history_age_max`.
+    Age,
+    /// `history_bytes_total_max`.
+    Bytes,
 }
 
 /// One fence of a resource.
@@ -478,4 +582,18 @@ pub struct Totals {
     pub leader_changes: u64,
     /// Plain acquires whose session expired without a single renewal: their answers may never have arrived.
     pub plain_unrenewed: u64,
+}
+
+impl Totals {
+    /// Counts leases that ended.
+    pub(crate) fn count_end(&mut self, why: EndReason, many: u64) {
+        let index = EndReason::ALL.iter().position(|known| *known == why).expect("ALL lists every reason");
+        self.ends[index] = self.ends[index].saturating_add(many);
+    }
+
+    /// Counts leases that a backup leaves out: what was granted and has ended must add up, because people are
+    /// shown the difference as leases held.
+    pub(crate) fn count_expired(&mut self, many: u64) {
+        self.count_end(EndReason::Expired, many);
+    }
 }

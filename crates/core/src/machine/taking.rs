@@ -201,7 +201,7 @@ impl Machine {
                                 fences: &acquire.fences,
                                 waited: Duration::ZERO,
                                 number,
-                                transmission,
+                                transmissions: transmission.as_slice(),
                             },
                         )
                     })
@@ -244,14 +244,14 @@ impl Machine {
                 if all.iter().all(|number| same_mode(self, number))
                     && (number.is_none() || acquire.policies.reentrant) =>
             {
+                let format = self.state.format;
                 for resource in &all {
                     let hold =
                         self.resource_mut(*resource).hold_of_mut(session).expect("held, as found above");
                     if number.is_some() {
                         hold.reentered += 1;
                     } else if let Some(more) = &mut hold.more {
-                        // Somebody else is answered with it now: the transmission that made it may not undo it.
-                        more.transmission.take_if(|made_by| acquire.transmission != Some(*made_by));
+                        more.granted_again(acquire.transmission, format);
                     }
                 }
                 let grants =

@@ -11,17 +11,48 @@ use core::time::Duration;
 
 use super::deadlines::Due;
 use super::leases::Granting;
-use super::state::{Place, Resource, ResourceNumber, Waiter, WaiterNumber};
+use super::state::{HoldMore, Place, Resource, ResourceNumber, Waiter, WaiterNumber};
 use super::{Contradiction, Machine};
 use crate::answer::{Answer, Done, Grant, Refusal, Resolved, WaitKey};
 use crate::command::{Acquire, Wait};
 use crate::event::{EndReason, EventKind};
 use crate::limits::TRANSMISSIONS_PER_WAITER_MAX;
 use crate::numbers::{SessionNumber, Slot, TransmissionId};
+use crate::version::FormatVersion;
 
 impl Resource {
     fn first_queued(&self) -> Option<Place> {
         self.more.as_ref()?.queue.first().copied()
+    }
+}
+
+impl HoldMore {
+    /// The holder's session was granted this lease again, by this transmission or without one.
+    pub(super) fn granted_again(&mut self, transmission: Option<TransmissionId>, format: FormatVersion) {
+        let known = &mut self.transmissions;
+        match transmission {
+            Some(transmission) if known.contains(&transmission) => {}
+            Some(transmission)
+                if format >= FormatVersion::V2
+                    && !known.is_empty()
+                    && known.len() < TRANSMISSIONS_PER_WAITER_MAX as usize =>
+            {
+                known.push(transmission);
+            }
+            // Somebody is answered with it who never undoes, or nobody can be remembered any more: it stays.
+            _ => known.clear(),
+        }
+    }
+
+    /// The caller of this transmission, one of those that it was granted to, has hung up. True if it was the last
+    /// one: the grant is undone.
+    pub(super) fn undone_by(&mut self, transmission: TransmissionId, format: FormatVersion) -> bool {
+        // Version 1 keeps the one it knows, so that each undo of a lease that was entered again counts.
+        if format < FormatVersion::V2 {
+            return self.transmissions == [transmission];
+        }
+        self.transmissions.retain(|known| *known != transmission);
+        self.transmissions.is_empty()
     }
 }
 
@@ -196,10 +227,10 @@ impl Machine {
     /// Grants a waiter everything that it waits for. Returns how long it has waited.
     pub(super) fn grant_waiter(&mut self, number: WaiterNumber, slot: Option<Slot>) -> Duration {
         let waiter = self.take_from_queue(number);
-        // Undone only by the one transmission that made it: with several, another may have been answered with it.
-        let transmission = match waiter.transmissions[..] {
-            [transmission] => Some(transmission),
-            _ => None,
+        let transmissions = match &waiter.transmissions[..] {
+            // Version 1 remembers one at most: with several, nobody undoes the grant.
+            [_, _, ..] if self.state.format < FormatVersion::V2 => &[],
+            transmissions => transmissions,
         };
         // Never zero: who waited is notified of the grant by push, and is known by having waited at all.
         let waited = self.state.time.since(waiter.since).max(Duration::from_micros(1));
@@ -217,7 +248,7 @@ impl Machine {
                         fences: &waiter.fences,
                         waited,
                         number: waiter.number,
-                        transmission,
+                        transmissions,
                     },
                 )
             })

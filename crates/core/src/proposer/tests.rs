@@ -363,20 +363,46 @@ fn a_flood_turns_away_no_renewal() {
         renewals_waiting_max: 2,
         opens_waiting_max: 1,
         commands_waiting_max: 3,
-        bytes_waiting_max: 100,
+        open_bytes_waiting_max: 50,
+        command_bytes_waiting_max: 100,
         ..ProposerLimits::default()
     };
     let mut proposer = proposer(limits);
     proposer.arrived(Other(1, 1_000)).unwrap(); // the edge lets it pass, so an empty queue takes it
     assert_eq!(proposer.arrived(Other(2, 1)), Err((Other(2, 1), Turned::Overloaded)), "bytes");
-    assert_eq!(proposer.arrived(Open(3, 1)), Err((Open(3, 1), Turned::Overloaded)), "bytes");
+    proposer.arrived(Open(3, 51)).unwrap(); // opens have bytes of their own
+    assert_eq!(
+        proposer.arrived(Open(7, 1)),
+        Err((Open(7, 1), Turned::Overloaded)),
+        "their own count is full"
+    );
     proposer.arrived(Renewal(4)).unwrap();
     proposer.arrived(Renewal(5)).unwrap();
     assert_eq!(proposer.arrived(Renewal(6)), Err((Renewal(6), Turned::Overloaded)), "their own line is full");
-    assert_eq!(seal(&mut proposer, 1).unwrap().batch.len(), 3);
+    assert_eq!(seal(&mut proposer, 1).unwrap().batch.len(), 4);
     assert_eq!(proposer.waiting(), Waiting::default());
     (1..=3).for_each(|n| proposer.arrived(Other(n, 1)).unwrap());
     assert_eq!(proposer.arrived(Other(4, 1)), Err((Other(4, 1), Turned::Overloaded)), "commands");
+}
+
+#[test]
+fn opens_and_other_commands_wait_within_bytes_of_their_own() {
+    let limits = ProposerLimits {
+        open_bytes_waiting_max: 50,
+        command_bytes_waiting_max: 100,
+        ..ProposerLimits::default()
+    };
+    let mut proposer = proposer(limits);
+    proposer.arrived(Other(1, 60)).unwrap();
+    assert_eq!(proposer.arrived(Other(2, 41)), Err((Other(2, 41), Turned::Overloaded)));
+    proposer.arrived(Other(3, 40)).unwrap();
+    proposer.arrived(Open(4, 30)).unwrap();
+    assert_eq!(proposer.arrived(Open(5, 21)), Err((Open(5, 21), Turned::Overloaded)));
+    proposer.arrived(Open(6, 20)).unwrap();
+    let waiting = proposer.waiting();
+    assert_eq!((waiting.open_bytes, waiting.command_bytes), (50, 100));
+    assert_eq!(seal(&mut proposer, 1).unwrap().batch.len(), 4);
+    assert_eq!(proposer.waiting(), Waiting::default());
 }
 
 #[test]

@@ -58,7 +58,10 @@ pub struct Generator {
     drawn: u64,
     /// The newest nonce; those just before it are drawn again.
     nonces: u64,
-    transmissions: u64,
+    /// Transmissions of plain acquires, with the session that each named.
+    transmissions: Vec<(Option<SessionId>, TransmissionId)>,
+    /// The newest plain acquire by a session, to be sent once more, as another transmission.
+    plain: Option<Acquire>,
 }
 
 impl Generator {
@@ -70,7 +73,8 @@ impl Generator {
             renewals: 0,
             drawn: 0,
             nonces: 0,
-            transmissions: 0,
+            transmissions: vec![],
+            plain: None,
         }
     }
 
@@ -173,12 +177,10 @@ impl Generator {
                 let why = if self.random.chance(30) { EndReason::Died } else { EndReason::Released };
                 Command::Close { by, why }
             }
-            (12..46, Some(by)) => Command::Acquire(Box::new(self.acquire(by))),
-            (46, _) => Command::CancelNonce { nonce: self.nonce() },
-            (47, by) => {
-                let session = by.filter(|_| self.random.chance(60)).map(|by| by.session);
-                Command::Undo { session, transmission: self.transmission(false) }
-            }
+            (12..44, Some(by)) => Command::Acquire(Box::new(self.acquire(by))),
+            (44, _) => Command::CancelNonce { nonce: self.nonce() },
+            (45, _) if self.random.chance(70) => Command::Upgrade { to: FormatVersion::V2 },
+            (45..48, Some(by)) => self.undo(by),
             (48..52, Some(by)) => {
                 let last = by.number.unwrap_or(1);
                 let acquire = (last + 2).saturating_sub(self.random.below(6) as u64);
@@ -249,13 +251,26 @@ impl Generator {
         Nonce::new(bits)
     }
 
-    /// A transmission: a new one, or one that was drawn not long ago.
-    fn transmission(&mut self, new: bool) -> TransmissionId {
-        self.transmissions += u64::from(new);
-        let back = if new { 0 } else { self.random.below(5) as u64 };
+    /// A new transmission of a plain acquire by this session, or of one that opens its own.
+    fn transmission(&mut self, session: Option<SessionId>) -> TransmissionId {
         let mut bits = [1; 16];
-        bits[8..].copy_from_slice(&self.transmissions.saturating_sub(back).to_be_bytes());
-        TransmissionId::new(bits)
+        bits[8..].copy_from_slice(&(self.transmissions.len() as u64).to_be_bytes());
+        let transmission = TransmissionId::new(bits);
+        self.transmissions.push((session, transmission));
+        transmission
+    }
+
+    /// The undo of a transmission that was drawn not long ago; now and then under another session.
+    fn undo(&mut self, by: Caller) -> Command {
+        let newest = self.transmissions.len().saturating_sub(6);
+        match self.transmissions.get(newest..) {
+            Some(recent @ [_, ..]) => {
+                let (session, transmission) = self.random.pick(recent);
+                let session = if self.random.chance(10) { Some(by.session) } else { session };
+                Command::Undo { session, transmission }
+            }
+            _ => Command::Undo { session: None, transmission: TransmissionId::new([2; 16]) },
+        }
     }
 
     fn resource(&mut self) -> ResourceName {
@@ -267,6 +282,13 @@ impl Generator {
     }
 
     fn acquire(&mut self, by: Caller) -> Acquire {
+        if self.random.chance(12)
+            && let Some(mut again) = self.plain.clone()
+            && let AcquireBy::Session(by) = &again.by
+        {
+            again.transmission = Some(self.transmission(Some(by.session)));
+            return again;
+        }
         let by =
             if self.random.chance(15) { AcquireBy::Opening(self.open()) } else { AcquireBy::Session(by) };
         let semaphore = self.random.chance(25);
@@ -303,12 +325,16 @@ impl Generator {
             reentrant: self.random.chance(15),
         };
         let fences = if self.random.chance(15) { vec![self.fence()] } else { vec![] };
-        let plain = match &by {
-            AcquireBy::Session(by) => by.number.is_none(),
-            AcquireBy::Opening(open) => open.nonce.is_none(),
+        let (plain, session) = match &by {
+            AcquireBy::Session(by) => (by.number.is_none(), Some(by.session)),
+            AcquireBy::Opening(open) => (open.nonce.is_none(), None),
         };
-        let transmission = (plain && self.random.chance(70)).then(|| self.transmission(true));
-        Acquire { by, resources, mode, wait, policies, fences, transmission }
+        let transmission = (plain && self.random.chance(85)).then(|| self.transmission(session));
+        let acquire = Acquire { by, resources, mode, wait, policies, fences, transmission };
+        if transmission.is_some() && session.is_some() {
+            self.plain = Some(acquire.clone());
+        }
+        acquire
     }
 
     /// A token that is or was somewhere.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use tenure_core::state::{FenceRecord, Transition};
 use tenure_core::*;
 
 use super::{Lease, Model, Resource, Waiter};
@@ -51,7 +50,7 @@ impl Model {
         self.leases.iter().find(|lease| lease.resource == resource && lease.session == session)
     }
 
-    fn lease_of_mut(&mut self, resource: usize, session: u64) -> &mut Lease {
+    pub(super) fn lease_of_mut(&mut self, resource: usize, session: u64) -> &mut Lease {
         let mut leases = self.leases.iter_mut();
         leases.find(|lease| lease.resource == resource && lease.session == session).expect("it is held")
     }
@@ -291,12 +290,20 @@ impl Model {
                 return Err(self.held(first.resource, Duration::ZERO));
             };
             let grants = all.iter().map(|lease| self.grant_of(lease, Duration::ZERO)).collect();
+            let format = self.format;
             for i in asked.into_iter().flatten() {
                 let lease = self.lease_of_mut(i, session);
                 if number.is_some() {
                     lease.reentered += 1;
-                } else if lease.transmission != acquire.transmission {
-                    lease.transmission = None;
+                    continue;
+                }
+                match acquire.transmission {
+                    Some(again) if lease.transmissions.contains(&again) => {}
+                    // From format version 2 on, each of them must hang up before the lease is taken back.
+                    Some(again) if format >= FormatVersion::V2 && !lease.transmissions.is_empty() => {
+                        lease.transmissions.push(again);
+                    }
+                    _ => lease.transmissions.clear(),
                 }
             }
             return Ok(Done::Granted { grants, opened: None });
@@ -350,7 +357,7 @@ impl Model {
                     .into_iter()
                     .map(|i| {
                         self.grant(i, session, acquire.mode, None, acquire.policies, &acquire.fences);
-                        self.lease_of_mut(i, session).transmission = named;
+                        self.lease_of_mut(i, session).transmissions = named.into_iter().collect();
                         let lease = self.lease_of(i, session).expect("just granted");
                         self.grant_of(lease, Duration::ZERO)
                     })
@@ -403,7 +410,7 @@ impl Model {
             policies,
             reentered: 0,
             notice: None,
-            transmission: None,
+            transmissions: vec![],
         });
         let revision = self.raise();
         self.session_mut(session).last_lease_revision = revision;
@@ -417,8 +424,8 @@ impl Model {
         let mut grants = Vec::new();
         for i in &waiter.resources {
             self.grant(*i, waiter.session, waiter.mode, slot, waiter.policies, &waiter.fences);
-            if let [transmission] = waiter.transmissions[..] {
-                self.lease_of_mut(*i, waiter.session).transmission = Some(transmission);
+            if waiter.transmissions.len() <= 1 || self.format >= FormatVersion::V2 {
+                self.lease_of_mut(*i, waiter.session).transmissions = waiter.transmissions.clone();
             }
             let lease = self.lease_of(*i, waiter.session).expect("just granted");
             grants.push(self.grant_of(lease, waited));
@@ -522,7 +529,7 @@ impl Model {
         let revision = self.raise();
         let holder = self.session(session).holder.clone();
         let record = &mut self.resources[resource];
-        record.history.push(Transition {
+        record.history.push(PastLease {
             token: lease.token,
             generation: Generation::new(lease.generation),
             session: SessionNumber::new(session),
@@ -536,6 +543,10 @@ impl Model {
             why,
             reason: None,
         });
+        // The machine keeps the newest, and what it has dropped does not come back with a newer format version.
+        let keep = Limits::of(self.format).history_per_resource_max as usize;
+        let too_many = record.history.len().saturating_sub(keep);
+        record.history.drain(..too_many);
         let name = record.name.clone();
         let session = self.session_mut(session);
         session.last_lease_revision = revision;
@@ -671,17 +682,20 @@ impl Model {
             let live = self.is_live(lease.session);
             return if live { Ok(lease.session) } else { Err(Refusal::LeaseEnded { presented: token }) };
         }
-        let newest = match scope.slot {
-            None => Token::try_from(self.resources[i].last_token).ok(),
-            Some(slot) => {
-                let tokens = &self.resources[i].slot_tokens;
-                tokens.iter().find(|(known, _)| *known == slot).map(|(_, token)| *token)
-            }
-        };
-        match newest {
+        match self.newest_token(i, scope.slot) {
             Some(seen) if seen > token => Err(Refusal::StaleToken { presented: token, seen }),
             Some(seen) if seen == token => Err(Refusal::LeaseEnded { presented: token }),
             _ => Err(unknown),
+        }
+    }
+
+    fn newest_token(&self, resource: usize, slot: Option<Slot>) -> Option<Token> {
+        let resource = &self.resources[resource];
+        match slot {
+            None => Token::try_from(resource.last_token).ok(),
+            Some(slot) => {
+                resource.slot_tokens.iter().find(|(known, _)| *known == slot).map(|(_, token)| *token)
+            }
         }
     }
 
@@ -705,15 +719,21 @@ impl Model {
     pub fn lease_view(&self, name: &ResourceName) -> Option<LeaseView> {
         let i = self.find(name)?;
         let resource = &self.resources[i];
-        let mut fences: Vec<(FenceName, FenceRecord)> = resource
-            .fences
-            .iter()
-            .map(|(name, armed)| {
-                let armed = armed.iter().copied().collect();
-                (name.clone(), FenceRecord { armed, ..FenceRecord::default() })
-            })
-            .collect();
-        fences.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let newest = |slot: Option<Slot>| self.newest_token(i, slot);
+        let fence = |(fence, armed): &(FenceName, Vec<(Option<Slot>, Token)>)| {
+            let mut armed = armed.clone();
+            armed.sort();
+            let view = |(slot, token)| ArmedView { slot, token, current: newest(slot) == Some(token) };
+            FenceView {
+                resource: name.clone(),
+                fence: fence.clone(),
+                armed: armed.into_iter().map(view).collect(),
+                refused: 0,
+                refused_wall: None,
+            }
+        };
+        let mut fences: Vec<FenceView> = resource.fences.iter().map(fence).collect();
+        fences.sort_by(|a, b| a.fence.cmp(&b.fence));
         let waiter = |waiter: &&Waiter| WaiterView {
             session: SessionNumber::new(waiter.session),
             holder: self.session(waiter.session).holder.clone(),
@@ -736,11 +756,8 @@ impl Model {
         })
     }
 
-    pub fn history(&self, name: &ResourceName) -> Option<Vec<Transition>> {
-        let past = self.resources[self.find(name)?].history.clone();
-        // The machine keeps the newest; so must whoever compares.
-        let keep = Limits::default().history_per_resource_max as usize;
-        Some(past[past.len().saturating_sub(keep)..].to_vec())
+    pub fn history(&self, name: &ResourceName) -> Option<Vec<PastLease>> {
+        Some(self.resources[self.find(name)?].history.clone())
     }
 }
 

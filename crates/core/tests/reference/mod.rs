@@ -9,7 +9,6 @@ mod registers;
 
 use std::time::Duration;
 
-use tenure_core::state::Transition;
 use tenure_core::*;
 
 pub struct Model {
@@ -31,6 +30,8 @@ pub struct Model {
     registers: Vec<RegisterRecord>,
     /// Nonces that can open nothing any more; the reference never forgets one.
     used_nonces: Vec<Nonce>,
+    /// The agreed format version; behaviour depends on it.
+    format: FormatVersion,
     /// The waits that the entry being applied has ended.
     pub resolved: Vec<Resolved>,
 }
@@ -71,7 +72,7 @@ struct Resource {
     delayed_until: Option<ClusterTime>,
     slot_tokens: Vec<(Slot, Token)>,
     fences: Vec<(FenceName, Armed)>,
-    history: Vec<Transition>,
+    history: Vec<PastLease>,
 }
 
 /// The newest token that a fence has installed, by slot.
@@ -89,7 +90,7 @@ struct Lease {
     policies: Policies,
     reentered: u32,
     notice: Option<(EndReason, ClusterTime)>,
-    transmission: Option<TransmissionId>,
+    transmissions: Vec<TransmissionId>,
 }
 
 #[derive(Clone)]
@@ -145,6 +146,7 @@ impl Model {
             waiters: vec![],
             registers: vec![],
             used_nonces: vec![],
+            format: FormatVersion::OLDEST,
             resolved: vec![],
         }
     }
@@ -189,6 +191,13 @@ impl Model {
             Command::Cancel { by, acquire } => self.cancel(by, acquire),
             Command::CancelNonce { nonce } => self.cancel_nonce(nonce),
             Command::Undo { session, transmission } => self.undo(session, transmission),
+            Command::Upgrade { to } => {
+                if to > self.format {
+                    self.format = to;
+                    self.raise();
+                }
+                Ok(Done::Nothing)
+            }
             Command::Release { rest: Some(rest), .. } if rest > Limits::default().ttl_max => {
                 Err(Refusal::Invalid("rest must not be above the longest TTL"))
             }
@@ -623,7 +632,15 @@ impl Model {
         }
         let mut released = false;
         for lease in self.leases_of_session(session) {
-            if lease.transmission == Some(transmission) {
+            if !lease.transmissions.contains(&transmission) {
+                continue;
+            }
+            // Format version 1 keeps the transmission, so that each undo of a re-entered lease counts.
+            if self.format >= FormatVersion::V2 {
+                let transmissions = &mut self.lease_of_mut(lease.resource, session).transmissions;
+                transmissions.retain(|known| *known != transmission);
+            }
+            if lease.transmissions == [transmission] {
                 let name = self.resources[lease.resource].name.clone();
                 released |= self.give_back(session, &name, Some(lease.token));
             }

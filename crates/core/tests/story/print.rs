@@ -218,6 +218,7 @@ impl Story {
                 text
             }
             Done::BarrierTaken { token } => format!("barrier={token}"),
+            Done::Staged { pieces } => format!("staged  pieces={pieces}"),
             Done::Restored { token_floor, grants_in } => {
                 format!("restored  token_floor={token_floor}  grants_in={}", length(*grants_in))
             }
@@ -264,6 +265,8 @@ impl Story {
             Refusal::Invalid(why) => format!("invalid  {why}"),
             Refusal::InUse { resource } => line!("in_use", resource),
             Refusal::NotFound => "not_found".into(),
+            Refusal::NotStaged { next: None } => "not_staged".to_owned(),
+            Refusal::NotStaged { next: Some(next) } => format!("not_staged  next={next}"),
             Refusal::Restoring { remaining } => format!("restoring  remaining={}", length(*remaining)),
             Refusal::FloorTooLow { floor, issued } => {
                 format!("floor_too_low  floor={floor}  issued={issued}")
@@ -308,7 +311,19 @@ impl Story {
                 self.state(&name, out);
             }),
             ["history", resource] => resource.parse().map_err(|e: InvalidName| e.to_string()).map(|name| {
-                for past in self.machine.history(&name).unwrap_or_default() {
+                let Some(history) = self.machine.history(&name) else { return };
+                if let Some(dropped) = history.dropped {
+                    let newest = dropped.newest.map_or_else(String::new, |newest| {
+                        format!(
+                            "limit={}:{}  up to token={}",
+                            newest.limit.as_str(),
+                            newest.max,
+                            newest.token
+                        )
+                    });
+                    writeln!(out, "{}", line!(format!("dropped={}", dropped.leases), newest)).unwrap();
+                }
+                for past in history.past {
                     let from = length(past.from.since(ClusterTime::ZERO));
                     let to = length(past.to.since(ClusterTime::ZERO));
                     let (token, generation, why) = (past.token, past.generation, past.why);
@@ -426,16 +441,14 @@ impl Story {
             let text = line!(session, mode(waiter.mode), priority, format!("waits for {remaining}"));
             writeln!(out, "   in line  {text}").unwrap();
         }
-        for (fence, record) in &view.fences {
-            let armed: Vec<String> = record
-                .armed
+        for FenceView { fence, armed, refused, .. } in &view.fences {
+            let armed: Vec<String> = armed
                 .iter()
-                .map(|(slot, token)| {
+                .map(|ArmedView { slot, token, .. }| {
                     slot.map_or_else(|| format!("armed={token}"), |slot| format!("armed#{slot}={token}"))
                 })
                 .collect();
-            let refused =
-                if record.refused == 0 { String::new() } else { format!("refused={}", record.refused) };
+            let refused = if *refused == 0 { String::new() } else { format!("refused={refused}") };
             writeln!(out, "   fence  {}", line!(fence, armed.join("  "), refused)).unwrap();
         }
     }

@@ -219,6 +219,10 @@ impl Story {
                 guard: words.text("guard").map(name).transpose()?,
             },
             "leader" => Command::BecameLeader { node: words.needed("node")?, term: words.needed("term")? },
+            "upgrade" => {
+                let version = FormatVersion::known(words.needed("to")?);
+                Command::Upgrade { to: version.ok_or("this build knows no such version")? }
+            }
             "limits" => Command::Configure(Box::new(self.settings(words)?)),
             other => return Err(format!("`{other}` is no verb")),
         };
@@ -331,6 +335,7 @@ impl Story {
                 "free_resources_max" => limits.free_resources_max = count()?,
                 "pinned_resources_max" => limits.pinned_resources_max = count()?,
                 "history_per_resource_max" => limits.history_per_resource_max = count()?,
+                "history_bytes_total_max" => limits.history_bytes_total_max = count()?.into(),
                 "history_age_max" => limits.history_age_max = length(value)?,
                 "fences_per_resource_max" => limits.fences_per_resource_max = count()?,
                 "ended_per_session_max" => limits.ended_per_session_max = count()?,

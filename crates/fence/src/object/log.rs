@@ -271,7 +271,8 @@ impl Log {
                 self.forget(scope);
                 continue;
             }
-            // The number is taken. Read what is there: our own record, a fellow writer's, or another holder's.
+            // The number is taken. Read what is there: our own record, a fellow writer's, or another
+            // holder's.
             match self.line(scope, number).await? {
                 Some(there) if there.attempt == attempt && !there.leap => {
                     self.remember(scope, number, &line);

@@ -50,7 +50,8 @@ enum Step {
 }
 
 impl Manifest {
-    /// Guards the objects beneath `prefix`. Run [`probe`](super::probe) once against a store that is new to you.
+    /// Guards the objects beneath `prefix`. Run [`probe`](super::probe) once against a store that is new to
+    /// you.
     pub fn new(store: Arc<dyn ObjectStore>, prefix: &str) -> Manifest {
         Manifest::with_clock(store, prefix, Arc::new(SystemClock))
     }
@@ -233,7 +234,8 @@ impl Manifest {
         Ok(Some((serde_json::from_slice(&bytes).map_err(FenceError::refused)?, version)))
     }
 
-    /// Reads, lets `step` judge and change, and replaces what was read; again and again until nobody came between.
+    /// Reads, lets `step` judge and change, and replaces what was read; again and again until nobody came
+    /// between.
     async fn replace(
         &self,
         scope: &Scope,

@@ -34,7 +34,8 @@ use tenure_core::Scope;
 use crate::budget::UNSTATED;
 use crate::{FenceError, FindOut};
 
-/// Races writers for one object and refuses a store where not exactly one of them wins. Leaves nothing behind.
+/// Races writers for one object and refuses a store where not exactly one of them wins. Leaves nothing
+/// behind.
 pub async fn probe(store: &dyn ObjectStore, prefix: &str) -> Result<(), FenceError> {
     for _ in 0..3 {
         let path = Path::from(format!("{prefix}/=probe-{}", random()?));

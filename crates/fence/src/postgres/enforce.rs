@@ -2,9 +2,10 @@
 //! a transaction that does not carry the current token of the table's scope. The hard part of fencing is
 //! the write path that forgot; here it fails closed, with an error that says what to do.
 //!
-//! What it cannot cover: whoever can change the table's definition (its owner, a superuser) can disable
-//! a trigger, detach a partition, or swap the table. That is why [`install`] refuses to guard a table
-//! that the application's role owns, or could come to own. [`status`] tells what is guarded now, [`remove`] is audited.
+//! What it cannot cover: whoever can change the table's definition (its owner, a superuser) can disable a
+//! trigger, detach a partition, or swap the table. That is why [`install`] refuses to guard a table that the
+//! application's role owns, or could come to own. [`status`] tells what is guarded now, [`remove`] is
+//! audited.
 
 use std::time::Duration;
 
@@ -128,11 +129,12 @@ pub async fn remove(client: &Client, table: &str, reason: &str) -> Result<(), Fe
     client.batch_execute(&sql).await.map_err(|error| classify(error, FindOut::Repeat))
 }
 
-/// Runs statements past the guard, in one transaction that keeps every holder out until it ends and leaves a line in
-/// the audit; both commit, or neither does. For what cannot wait for a lease, by those who were granted the right.
+/// Runs statements past the guard, in one transaction that keeps every holder out until it ends and leaves a
+/// line in the audit; both commit, or neither does. For what cannot wait for a lease, by those who were
+/// granted the right.
 ///
-/// The server cancels each statement after `timeout`, and this call gives up when that has passed altogether. Whoever
-/// has the means to should then send a cancel request, because the server may still be at work.
+/// The server cancels each statement after `timeout`, and this call gives up when that has passed altogether.
+/// Whoever has the means to should then send a cancel request, because the server may still be at work.
 pub async fn break_glass(
     client: &mut Client,
     scope: &Scope,

@@ -66,8 +66,9 @@ impl Postgres {
         Postgres { clock, timeout: UNSTATED }
     }
 
-    /// How long a call may take where no lease bounds it: a barrier of an operator, a repair. 30 seconds unless said.
-    /// The server's own timers end what waits longer, so nothing is left behind that waits for a lock.
+    /// How long a call may take where no lease bounds it: a barrier of an operator, a repair. 30 seconds
+    /// unless said. The server's own timers end what waits longer, so nothing is left behind that waits for a
+    /// lock.
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Postgres {
         Postgres { timeout, ..self }
@@ -139,8 +140,8 @@ impl Postgres {
         select: impl FnOnce(String) -> String,
     ) -> Result<(Open<'c>, Vec<SimpleQueryMessage>), FenceError> {
         let budget = budget::of(authority, &*self.clock)?;
-        // The simple protocol throughout: it needs no prepared statement, which poolers may not carry over, and the BEGIN
-        // rides along, so that a guarded transaction makes no more round trips than any other.
+        // The simple protocol throughout: it needs no prepared statement, which poolers may not carry over,
+        // and the BEGIN rides along, so that a guarded transaction makes no more round trips than any other.
         let call = format!(
             "({}, {}, {})",
             quote(&authority.scope().to_string()),
@@ -224,7 +225,8 @@ impl Fence for PostgresFence {
     }
 }
 
-/// A transaction on a connection that is nobody else's meanwhile. The driver's own would cost a round trip for its BEGIN.
+/// A transaction on a connection that is nobody else's meanwhile. The driver's own would cost a round trip
+/// for its BEGIN.
 struct Open<'c> {
     client: &'c Client,
     open: bool,
@@ -233,16 +235,16 @@ struct Open<'c> {
 impl Drop for Open<'_> {
     fn drop(&mut self) {
         if self.open {
-            // Nobody waits for the answer. The driver queues a request when it is first polled, behind all that was sent
-            // before; if the connection is gone, so is the transaction.
+            // Nobody waits for the answer. The driver queues a request when it is first polled, behind all
+            // that was sent before; if the connection is gone, so is the transaction.
             let rollback = std::pin::pin!(self.client.simple_query_raw("ROLLBACK"));
             let _ = rollback.poll(&mut Context::from_waker(Waker::noop()));
         }
     }
 }
 
-/// A transaction that is inside the fence. Use it like the [`Client`] that it runs on: what is executed on it is part of the
-/// transaction. Dropped without [`commit`](Guarded::commit) it rolls back.
+/// A transaction that is inside the fence. Use it like the [`Client`] that it runs on: what is executed on it
+/// is part of the transaction. Dropped without [`commit`](Guarded::commit) it rolls back.
 #[must_use = "a guarded transaction that is dropped rolls back"]
 pub struct Guarded<'c, A: Authority> {
     transaction: Open<'c>,
@@ -264,8 +266,8 @@ impl<A: Authority> Guarded<'_, A> {
         // Returning here drops the transaction, which rolls it back.
         let budget = budget::of(self.authority, &*self.clock)?;
         let Guarded { mut transaction, find_out, .. } = self;
-        // After a statement that failed, even if its error was passed over, a COMMIT rolls back and calls that a success.
-        // The statement before it then fails as well, and says so.
+        // After a statement that failed, even if its error was passed over, a COMMIT rolls back and calls
+        // that a success. The statement before it then fails as well, and says so.
         within(budget, find_out, transaction.client.batch_execute("SELECT 1; COMMIT"))
             .await?
             .map_err(|error| at_commit(error, find_out))?;
@@ -396,8 +398,8 @@ async fn within<T>(
         .map_err(|elapsed| FenceError::unknown(find_out, elapsed))
 }
 
-/// Statements that bound those after them in the same transaction, on the server, never loosening a timer that is set. What
-/// is sent in one message without a BEGIN is one transaction.
+/// Statements that bound those after them in the same transaction, on the server, never loosening a timer
+/// that is set. What is sent in one message without a BEGIN is one transaction.
 fn timers(timeout: Duration) -> String {
     // A little less than the caller waits, so that the server gives up first and says that nothing was done.
     let most = budget::millis(timeout - timeout / 10);

@@ -1,6 +1,6 @@
 //! The suite on a DynamoDB stand-in: items of one table, guarded transactions. The stand-in judges conditions
-//! and transactions as DynamoDB does; it keeps everything in memory, so it cannot show a restart, and it fails
-//! when two transactions meet, so it is handed one request at a time and cannot show their conflicts.
+//! and transactions as DynamoDB does; it keeps everything in memory, so it cannot show a restart, and it
+//! fails when two transactions meet, so it is handed one request at a time and cannot show their conflicts.
 
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
@@ -144,7 +144,8 @@ impl Subject for Items {
     }
 }
 
-/// An answer of 5xx says nothing of what was done, one of 4xx says that nothing was; a throttled request may be sent again.
+/// An answer of 5xx says nothing of what was done, one of 4xx says that nothing was; a throttled request may
+/// be sent again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_says_what_may_have_happened() {
     let scope = cases::fresh_scope("errors");

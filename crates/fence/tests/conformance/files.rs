@@ -193,8 +193,8 @@ async fn a_made_up_token_cannot_poison_a_fence_that_verifies() {
     serve(&node.sign(&claims(4))).expect_err("and the old one is stale");
 }
 
-/// Two holders have come while a writer was inside, and one has gone: the newest fence does not lead to the writer, and
-/// only the whole chain tells that it was passed by.
+/// Two holders have come while a writer was inside, and one has gone: the newest fence does not lead to the
+/// writer, and only the whole chain tells that it was passed by.
 #[tokio::test]
 async fn a_writer_that_was_overtaken_twice_is_notified() {
     let Some(folder) = Folder::start("twice").await else { return };

@@ -60,7 +60,8 @@ impl Rows {
 
 const PUT: &str = "INSERT INTO rows VALUES ($1, $2, $3) ON CONFLICT (scope, key) DO UPDATE SET value = $3";
 
-/// The server answers the COMMIT of a transaction that has failed with a ROLLBACK, which a driver takes for a success.
+/// The server answers the COMMIT of a transaction that has failed with a ROLLBACK, which a driver takes for a
+/// success.
 #[tokio::test]
 async fn a_failed_statement_that_was_passed_over_is_not_called_written() {
     let Some(rows) = Rows::start("ignored").await else { return };
@@ -83,7 +84,8 @@ async fn a_failed_statement_that_was_passed_over_is_not_called_written() {
     assert_eq!((rows.get(&scope, "a").await, rows.get(&scope, "b").await), (None, Some("kept".into())));
 }
 
-/// Inside with others the cursor cannot be moved: two of them doing so would wait for each other's share lock.
+/// Inside with others the cursor cannot be moved: two of them doing so would wait for each other's share
+/// lock.
 #[tokio::test]
 async fn the_cursor_moves_only_for_whoever_is_inside_alone() {
     let Some(rows) = Rows::start("alone").await else { return };

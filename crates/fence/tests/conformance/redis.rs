@@ -132,8 +132,8 @@ async fn a_command_that_fails_half_way_is_unknown_and_the_first_is_refused() {
     assert_eq!(keys.get(&scope, "other").await.as_deref(), Some("1"));
 }
 
-/// Other languages call the scripts with text of their own. A token that is not padded sorts above every padded one, so a stale
-/// `5` used to pass a mark of 42.
+/// Other languages call the scripts with text of their own. A token that is not padded sorts above every
+/// padded one, so a stale `5` used to pass a mark of 42.
 #[tokio::test]
 async fn a_token_that_is_not_sixteen_digits_is_refused() {
     let Some(keys) = Keys::start("digits").await else { return };

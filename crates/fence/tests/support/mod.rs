@@ -120,8 +120,9 @@ fn free_port() -> u16 {
 fn find(names: &[&str]) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let folders = path.split(':').chain(["/usr/sbin", "/usr/bin", "/usr/local/bin"]).map(PathBuf::from);
-    // Where `cargo xtask setup` puts Python programs, seen from this one (`target/debug/deps/name-hash`). First,
-    // because a manager of Python versions may have put a stand-in for the program into the search path.
+    // Where `cargo xtask setup` puts Python programs, seen from this one (`target/debug/deps/name-hash`).
+    // First, because a manager of Python versions may have put a stand-in for the program into the search
+    // path.
     let program = std::env::current_exe().expect("a running program has a path");
     let tools = program.ancestors().map(|folder| folder.join("tools/python/bin"));
     let folders = tools.filter(|folder| folder.is_dir()).chain(folders);

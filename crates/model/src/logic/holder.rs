@@ -1,5 +1,5 @@
-//! What a holder may believe about its session and its lease, as `core/holder.rs` decides it. It takes every permit that it
-//! may: "may act" here means that a permit is in force.
+//! What a holder may believe about its session and its lease, as `core/holder.rs` decides it. It takes every
+//! permit that it may: "may act" here means that a permit is in force.
 
 use super::{Beats, Reply, Who, usable};
 use crate::Mutation;
@@ -36,7 +36,8 @@ pub struct Holder {
     pub answered_from: Beats,
     /// Its lease.
     pub lease: Option<Lease>,
-    /// An event of a lease whose grant has not arrived yet: its token, the deadline by then, and whether it has ended.
+    /// An event of a lease whose grant has not arrived yet: its token, the deadline by then, and whether it
+    /// has ended.
     pub early: Option<(u8, Option<Beats>, bool)>,
     /// Its session has ended.
     pub session_ended: bool,
@@ -45,7 +46,8 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// A holder whose open was sent and answered at the start; one that `opens` later has nothing to believe yet.
+    /// A holder whose open was sent and answered at the start; one that `opens` later has nothing to believe
+    /// yet.
     pub fn new(who: Who, ttl: Beats, opens: bool, start: Beats) -> Holder {
         Holder {
             who,
@@ -107,7 +109,8 @@ impl Holder {
                     self.acknowledged(number, mutation);
                 }
             }
-            // A repeated open extends the session too, but its answer lists no notices: only the first is believed.
+            // A repeated open extends the session too, but its answer lists no notices: only the first is
+            // believed.
             Reply::Opened { number, .. }
                 if self.deadline.is_some() && mutation != Mutation::LateOpenBelieved =>
             {

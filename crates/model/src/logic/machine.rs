@@ -96,7 +96,8 @@ impl Machine {
         let mut applied = Applied::default();
         let at = entry.at.max(self.time);
         let before = self.time;
-        // A renewal that counts, in the entry or left behind by it, had arrived before its session's deadline.
+        // A renewal that counts, in the entry or left behind by it, had arrived before its session's
+        // deadline.
         let numbers =
             [0, 1].map(|who: usize| self.sessions[who].as_ref().map_or(u8::MAX, |session| session.number));
         let had_renewal = |who: Who, deadline: Beats| {
@@ -254,8 +255,8 @@ impl Machine {
         }
     }
 
-    /// Opens a session, or sets the deadline of the live one that the same nonce opened. An open that comes after its
-    /// session has ended would open another one, which is nobody's here: left out.
+    /// Opens a session, or sets the deadline of the live one that the same nonce opened. An open that comes
+    /// after its session has ended would open another one, which is nobody's here: left out.
     fn open(&mut self, who: Who, number: u8, mutation: Mutation, applied: &mut Applied) {
         let deadline = self.time;
         match &mut self.sessions[who as usize] {

@@ -1,5 +1,5 @@
-//! The protocol's logic, each actor in a few whole numbers. It decides what `tenure_core` decides, for one resource
-//! and two sessions, and takes a [`Mutation`](crate::Mutation); nothing else is mutated.
+//! The protocol's logic, each actor in a few whole numbers. It decides what `tenure_core` decides, for one
+//! resource and two sessions, and takes a [`Mutation`](crate::Mutation); nothing else is mutated.
 
 mod holder;
 mod machine;
@@ -14,7 +14,8 @@ pub type Beats = u16;
 
 /// What every leader's clock shows for one step of real time.
 pub const TICK: Beats = 4;
-/// What a slow holder's clock shows for it: rho is a quarter, far more than any quartz, so that a rule that forgets it shows.
+/// What a slow holder's clock shows for it: rho is a quarter, far more than any quartz, so that a rule that
+/// forgets it shows.
 pub const SLOW_TICK: Beats = 3;
 /// The TTL of a session that can end: four steps.
 pub const TTL: Beats = 4 * TICK;
@@ -149,6 +150,7 @@ pub struct Entry {
     pub at: Beats,
     /// What rides in it, in the order of the batch.
     pub batch: Vec<Request>,
-    /// Renewals that were left behind although they had arrived: whose, which, and the count at their receipt.
+    /// Renewals that were left behind although they had arrived: whose, which, and the count at their
+    /// receipt.
     pub behind: Vec<(Who, u8, Beats)>,
 }

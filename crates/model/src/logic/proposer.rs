@@ -93,7 +93,8 @@ impl ModelProposer {
         }
     }
 
-    /// Whether an entry is due: something waits, or a deadline is pending and the clock has shown K/2 since the last reading.
+    /// Whether an entry is due: something waits, or a deadline is pending and the clock has shown K/2 since
+    /// the last reading.
     pub fn due(&self, turn: &Turn) -> bool {
         let waiting = !self.inbox.is_empty() || !self.queue.is_empty();
         waiting || (turn.pending && turn.now - self.last >= (turn.k / 2).max(1))

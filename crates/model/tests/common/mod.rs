@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use stateright::{Checker, HasDiscoveries, Model};
 
-/// Explores every state of a sound model. Nothing that must never be true may be found, and everything that must be reachable
-/// must have been reached: an exploration in which nothing happened proves nothing.
+/// Explores every state of a sound model. Nothing that must never be true may be found, and everything that
+/// must be reachable must have been reached: an exploration in which nothing happened proves nothing.
 pub fn sound<M>(name: &str, model: M) -> usize
 where
     M: Model + Send + Sync + 'static,

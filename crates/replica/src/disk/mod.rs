@@ -1,7 +1,7 @@
-//! The narrow view of a file system that everything durable goes through.
+//! The file-system interface that everything durable goes through.
 //!
-//! A disk is rooted at the data directory; names are relative to it, with `/` between directory and
-//! file. Two implementations: [`RealDisk`], and a simulated one that loses what was not synced.
+//! A disk is rooted at the data directory; names are relative to it, with `/` between directory and file. Two
+//! implementations: [`RealDisk`], and a simulated one that loses what was not synced.
 
 mod real;
 mod sim;
@@ -19,12 +19,8 @@ use std::time::Duration;
 pub trait Disk: Send + Sync + 'static {
     /// Creates a directory and whatever is missing above it; no error if it is there.
     fn create_dir(&self, name: &str) -> io::Result<()>;
-    /// Creates a file that must not exist.
+    /// Creates a file that must not exist, and that only this program's own user may read.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
-    /// The same for a secret: a file that only this program's own user may read.
-    fn create_private(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
-        self.create(name)
-    }
     /// Opens a file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Moves a file, over whatever has the new name.
@@ -60,8 +56,8 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Makes the content durable, and the length with it. An error is final: what was not synced
     /// then may be gone, and asking again can lie.
     fn sync_data(&self) -> io::Result<()>;
-    /// The same file once more, past the operating system's cache, if there is such a way: what is written by it is durable when
-    /// the call returns. Offset, length and place in memory must be whole blocks.
+    /// The same file once more, past the operating system's cache, if there is such a way: what is written by
+    /// it is durable when the call returns. Offset, length and place in memory must be whole blocks.
     fn open_direct(&self) -> Option<Arc<dyn DiskFile>> {
         None
     }

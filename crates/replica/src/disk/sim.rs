@@ -1,8 +1,8 @@
 //! A disk in memory that keeps exactly what it promised to keep, and nothing else.
 //!
-//! What was written and not synced survives a crash sector by sector, or not, as the seed decides;
-//! what was created, renamed or removed and not synced survives up to some point, or not at all. It
-//! can run out of space, fail a sync, be slow, and it counts. Nothing in it is random by itself.
+//! What was written and not synced survives a crash sector by sector, or not, as the seed decides. What was
+//! created, renamed or removed and not synced survives up to some point, or not at all. It can run out of
+//! space, fail a sync, and be slow, and it counts operations. All randomness comes from the seed.
 
 use super::{Disk, DiskFile};
 use parking_lot::Mutex;
@@ -11,8 +11,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The unit that is written wholly or not at all. Real disks write 512 bytes or more at a time: whatever holds with smaller pieces
-/// holds with theirs, and a write is torn far more often.
+/// The unit that is written wholly or not at all. Real disks write 512 bytes or more at a time: whatever
+/// holds with smaller pieces holds with theirs, and a write is torn far more often.
 const SECTOR_BYTES: usize = 64;
 
 /// See the module. Clones are the same disk.

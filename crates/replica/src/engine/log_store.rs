@@ -4,7 +4,7 @@ use super::codec::{decode_membership, encode_membership};
 use super::types::{Payload, Types, from_log_id, to_log_id};
 use crate::NodeId;
 use crate::config::Execution;
-use crate::low_latency::LowLatencyMode;
+use crate::low_latency::{LowLatency, WriteMode};
 use crate::wal::{Done, EntryKind, Job, LogEntry, Queue, SharedLog, Vote};
 use bytes::Bytes;
 use openraft::EntryPayload;
@@ -18,10 +18,6 @@ use tokio::sync::oneshot;
 
 /// How many bytes of entries one append message carries, at most (a single larger entry still goes).
 const MESSAGE_BYTES_MAX: usize = 1 << 20;
-/// What a follower writes where it stands, at most. More takes a disk longer than a change of threads costs.
-const IN_PLACE_BYTES_MAX: usize = 128 << 10;
-/// What a leader writes where it stands, at most: the command of a single caller, and a little.
-const LONE_BYTES_MAX: usize = 4 << 10;
 
 /// The log as the engine sees it; also its own reader, of which there can be many.
 #[derive(Clone)]
@@ -30,7 +26,7 @@ pub(crate) struct LogStore {
     queue: Queue,
     execution: Execution,
     node: NodeId,
-    low_latency: LowLatencyMode,
+    low_latency: LowLatency,
 }
 
 impl LogStore {
@@ -39,7 +35,7 @@ impl LogStore {
         queue: Queue,
         execution: Execution,
         node: NodeId,
-        low_latency: LowLatencyMode,
+        low_latency: LowLatency,
     ) -> Self {
         Self { log, queue, execution, node, low_latency }
     }
@@ -132,20 +128,16 @@ impl RaftLogStorage<Types> for LogStore {
             }
             let job = Job::Append(entries, Done::new(|result| callback.io_completed(result)));
             let follows = log.vote.is_some_and(|vote| vote.node != self.node);
-            // A leader has followers and clients to serve while it syncs; a follower has nothing to say before it has. Nor
-            // has a leader with a single caller, once the entry is on its way to the followers; but after a pause its disk
-            // is slow to wake, and should get the entry before that.
-            if !follows {
-                return match self.low_latency.one_back_to_back() && bytes <= LONE_BYTES_MAX {
-                    true => self.queue.push_soon(job),
-                    false => self.queue.push(job),
-                };
-            }
-            match (bytes <= IN_PLACE_BYTES_MAX).then(|| self.queue.claim()).flatten() {
-                Some(claim) => (claim, job),
-                None => return self.queue.push(job),
+            match self.low_latency.write_mode(follows, bytes) {
+                WriteMode::Queued => return self.queue.push(job),
+                WriteMode::InPlaceAfterSending => return self.queue.push_deferred(job),
+                WriteMode::InPlace => match self.queue.claim() {
+                    Some(claim) => (claim, job),
+                    None => return self.queue.push(job),
+                },
             }
         };
+        self.low_latency.wrote(WriteMode::InPlace);
         claim.carry_out(vec![job]);
         Ok(())
     }

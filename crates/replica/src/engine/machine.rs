@@ -4,8 +4,8 @@ use super::removed::Removed;
 use super::types::{Payload, Reply, Types, from_log_id};
 use crate::StateMachine;
 use crate::config::Execution;
+use crate::low_latency::{LowLatency, yield_to_ready_tasks};
 use crate::snapshot::{Meta, SnapshotFile, SnapshotStore};
-use crate::spin_wait::after_the_others;
 use crate::wal::{LogId, Meter};
 use futures_util::{Stream, StreamExt};
 use openraft::EntryPayload;
@@ -56,6 +56,8 @@ pub(crate) struct Applier {
     store: SnapshotStore,
     execution: Execution,
     meter: Meter,
+    /// See [`LowLatency::acknowledge_first`].
+    acknowledge_first: bool,
     last: Option<LogIdOf<Types>>,
     membership: StoredMembershipOf<Types>,
     removed: Removed,
@@ -75,7 +77,23 @@ impl Applier {
         failure: watch::Sender<Option<String>>,
     ) -> Self {
         let membership = StoredMembershipOf::<Types>::default();
-        Self { machine, store, execution, meter, last: None, membership, removed, applied, failure }
+        Self {
+            machine,
+            store,
+            execution,
+            meter,
+            acknowledge_first: false,
+            last: None,
+            membership,
+            removed,
+            applied,
+            failure,
+        }
+    }
+
+    /// In this mode.
+    pub fn in_mode(self, low_latency: &LowLatency) -> Self {
+        Self { acknowledge_first: low_latency.acknowledge_first(), ..self }
     }
 
     /// Applies one entry. A panic is a broken invariant: the node ends, loudly, and the entry is
@@ -110,14 +128,15 @@ impl RaftStateMachine<Types> for Applier {
     where
         Strm: Stream<Item = io::Result<EntryResponder<Types>>> + Unpin + Send,
     {
-        let mut others_went_first = false;
+        // Once for each call is enough.
+        let mut acknowledge_first = self.acknowledge_first;
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
-            if responder.is_none() && !others_went_first {
-                // A follower learns that entries are committed with the next one that it is to write, and
-                // the leader's caller waits for its answer to that one, not for what is done here.
-                after_the_others().await;
-                others_went_first = true;
+            if responder.is_none() && acknowledge_first {
+                // This node follows. The message that says that these entries are committed brought another
+                // one to write, and the leader's client waits for its acknowledgement, not for this.
+                yield_to_ready_tasks().await;
+                acknowledge_first = false;
             }
             let id = entry.log_id();
             let answer = match entry.payload {

@@ -1,8 +1,8 @@
-//! The numbers of members that were removed. They are refused for ever: another node under such a number would be
-//! counted for the one that voted under it.
+//! The numbers of removed members. They are refused for ever: the votes of another node under such a number
+//! would be counted as those of the removed one.
 //!
-//! No command says who was removed. It follows from the memberships in the log, one after the other, so every
-//! replica comes to the same set; a snapshot carries it on.
+//! No command lists the removed members. They follow from the memberships in the log, so every replica
+//! computes the same set; snapshots contain it.
 
 use super::types::Member;
 use crate::NodeId;

@@ -1,4 +1,4 @@
-//! How the engine is set up, and why.
+//! The engine's settings, and the reasons for them.
 
 use crate::config::Config;
 use crate::error::StartError;

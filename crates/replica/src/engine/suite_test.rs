@@ -8,7 +8,7 @@ use crate::StateMachine;
 use crate::config::{Config, Entropy, Execution, Stopwatch};
 use crate::data_dir::DataDir;
 use crate::disk::SimDisk;
-use crate::low_latency::LowLatencyMode;
+use crate::low_latency::LowLatency;
 use crate::snapshot::SnapshotStore;
 use crate::wal::{self, Meter, Queue, Writer};
 use openraft::StorageError;
@@ -81,12 +81,16 @@ fn stores_on(disk: &Arc<SimDisk>, execution: Execution) -> (LogStore, Applier) {
         failure.clone(),
         recovered,
     );
+    let low_latency = LowLatency::new(config.low_latency, execution);
+    let writer = writer.expect("a segment");
     let (queue, _) =
-        Queue::start(writer.expect("a segment"), disk.clone(), execution, lock).expect("a writer");
+        Queue::start(writer, disk.clone(), execution, low_latency.clone(), lock).expect("a writer");
     let machine = Arc::new(RwLock::new(Count::default()));
     let applied = watch::channel(None).0;
-    let applier = Applier::new(machine, store, execution, meter, Removed::default(), applied, failure);
-    (LogStore::new(log, queue, execution, 1, LowLatencyMode::default()), applier)
+    let removed = Removed::default();
+    let applier = Applier::new(machine, store, execution, meter, removed, applied, failure);
+    let applier = applier.in_mode(&low_latency);
+    (LogStore::new(log, queue, execution, 1, low_latency), applier)
 }
 
 #[tokio::test]

@@ -1,9 +1,11 @@
-//! What followers have acknowledged to this node while it led, and whether one of them has lost some of it since.
+//! What followers have acknowledged to this node while it led, and whether one of them has lost some of it
+//! since.
 //!
-//! The engine takes it for granted that a follower keeps what it has acknowledged: one that came back with less would go
-//! on being counted for all of it. So each side of a connection says at its beginning how far its log reaches, and a leader
-//! says what it saw the other acknowledge in its term. Whoever finds that the log ends before that does not talk, and a
-//! node that finds it of itself stops. Nothing here is durable: a leader of another term knows nothing of it.
+//! The engine assumes that a follower keeps what it has acknowledged: one that returned with less would still
+//! be counted for all of it. So at the start of a connection each side sends how far its log reaches, and a
+//! leader sends what the other has acknowledged in its term. If the log ends before that, the connection is
+//! refused, and a node that detects its own loss stops. Nothing here is durable: a leader of another term
+//! does not know it.
 
 use crate::NodeId;
 use crate::wal::LogId;
@@ -28,8 +30,9 @@ pub(crate) struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// Whether a log that ends like this has lost some of it. In a later term another leader may have cut what was never
-    /// committed; within the term nothing is cut, and the vote for its leader is not forgotten.
+    /// Whether a log that ends like this has lost some of it. In a later term another leader may have cut
+    /// what was never committed; within the term nothing is cut, and the vote for its leader is not
+    /// forgotten.
     pub fn is_lost_by(&self, end: LogEnd) -> bool {
         let has_it = |last: LogId| last >= self.last && last.index >= self.last.index;
         end.term < self.term || (end.term == self.term && !end.last.is_some_and(has_it))

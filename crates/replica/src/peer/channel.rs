@@ -1,8 +1,8 @@
 //! An outgoing connection: calls in order, answers as they come.
 //!
-//! It is opened when there is something to say, checked by handshake, and given up when the other side
-//! falls silent while it owes an answer. Whoever waits for an answer then gets an error at once;
-//! trying again is the engine's business, not ours.
+//! It is opened when there is something to send, checked by a handshake, and closed when the other side owes
+//! an answer and stays silent. Calls that wait for an answer then fail immediately; the engine decides
+//! whether to repeat them.
 
 use super::frame::{self, Frame, FrameReader};
 use super::handshake::{Hello, Loss, Purpose};
@@ -94,7 +94,7 @@ impl Channel {
         kind: u8,
         body: Bytes,
         deadline: Duration,
-    ) -> impl Future<Output = io::Result<Bytes>> + Send + 'static {
+    ) -> impl Future<Output = io::Result<Bytes>> + Send + 'static + use<> {
         let (answer, receiver) = oneshot::channel();
         let until = Instant::now() + deadline;
         let sent = self.0.send(Call { kind, body, until, answer });

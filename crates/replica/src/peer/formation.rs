@@ -1,9 +1,9 @@
-//! How a cluster comes into being, exactly once, from nodes that are started in any order.
+//! How a cluster is formed, exactly once, from nodes that are started in any order.
 //!
-//! Of the nodes named in the flags the one with the lowest number founds the cluster, and only when it
-//! has the answer of every other one that it is empty, and with which identity. These identities are in
-//! the first membership, so a node that was wiped and comes back cannot be mistaken for the one that
-//! promised something. A node with data never comes here.
+//! Of the nodes named in the flags, the one with the lowest number founds the cluster, and only when every
+//! other one has answered that it is empty, and with which identity. These identities are in the first
+//! membership, so a wiped node that returns cannot be mistaken for the one that promised something. A node
+//! with data never runs this.
 
 use super::frame::FrameReader;
 use super::handshake::{Hello, Purpose, Spoken, Versions, forgotten};
@@ -90,8 +90,8 @@ pub(crate) async fn form(
                 Err(error) => tracing::debug!(node, %address, %error, "no answer from a peer yet"),
             }
         }
-        // Said once, and not while a cluster is being formed, when word of it travels faster than its members'
-        // names: whoever started this node may be waiting for it to join by itself.
+        // Said once, and not while a cluster is being formed, when word of it travels faster than its
+        // members' names: whoever started this node may be waiting for it to join by itself.
         let uninvited = uninvited(&answers);
         rounds_uninvited = uninvited.map_or(0, |_| rounds_uninvited + 1);
         if let Some(member) = uninvited.filter(|_| rounds_uninvited == UNINVITED_ROUNDS) {

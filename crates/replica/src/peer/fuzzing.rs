@@ -1,4 +1,5 @@
-//! Ways in for the fuzz targets: everything that a peer, or whoever pretends to be one, can make us read.
+//! Entry points for the fuzz targets: everything that a peer, or somebody who pretends to be one, can make us
+//! read.
 
 use super::frame::{Frame, FrameReader};
 use super::handshake::{Hello, Purpose, Versions};
@@ -29,7 +30,7 @@ pub fn connection(bytes: &[u8]) {
 /// Reads one body as every call there is.
 pub fn bodies(bytes: &[u8]) {
     let body_of = |kind| Frame { kind, call: 0, body: Bytes::copy_from_slice(bytes) };
-    (kind::APPEND..=kind::PING).for_each(|kind| body(&body_of(kind)));
+    (kind::APPEND..=kind::KNOWS).for_each(|kind| body(&body_of(kind)));
     body(&body_of(kind::ANSWER));
 }
 
@@ -63,6 +64,9 @@ fn body(frame: &Frame) {
         kind::TRANSFER => same(body, message::decode_transfer, message::encode_transfer),
         kind::SNAPSHOT_BEGIN | kind::SNAPSHOT_END => {
             same(body, message::decode_bare_vote, message::encode_bare_vote);
+        }
+        kind::KNOWS => {
+            same(body, message::decode_knows, |(node, identity)| message::encode_knows(*node, *identity))
         }
         kind::SNAPSHOT_PIECE => drop(message::decode_piece(body)),
         // The asking side knows which answer it waits for; here it could be any.

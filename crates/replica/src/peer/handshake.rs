@@ -1,9 +1,9 @@
-//! Who is speaking: the first frame in each direction, and who is turned away.
+//! The handshake: the first frame in each direction, and which nodes are refused.
 //!
-//! Both sides say their node, the identity of their data directory and their cluster. A node that
-//! comes back under a number whose directory others remember differently has lost what it promised,
-//! so nobody listens to it, and it is told how to come back. The same goes for one whose log ends before what its leader saw
-//! it acknowledge (`acknowledged`).
+//! Both sides send their node, the identity of their data directory and their cluster. A node whose number
+//! others know with another identity has lost what it promised: it is refused, with an error that says how to
+//! replace it. The same holds for a node whose log ends before what its leader saw it acknowledge
+//! (`acknowledged`).
 
 use super::acknowledged::{Acknowledged, LogEnd};
 use super::frame::{self, Frame, FrameReader};
@@ -22,8 +22,8 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 const MAGIC: u64 = u64::from_le_bytes(*b"TENUREPR");
 /// The kind of a handshake's frame.
 const HELLO: u8 = 0;
-/// The format versions that a program reads and writes: of what is stored, and of the peer protocol. A rolling upgrade
-/// needs the ranges of neighbouring releases to overlap.
+/// The format versions that a program reads and writes: of what is stored, and of the peer protocol. A
+/// rolling upgrade needs the ranges of neighbouring releases to overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
     /// The oldest.
@@ -45,8 +45,8 @@ impl fmt::Display for Versions {
     }
 }
 
-/// The format version that the cluster has agreed on, as far as this node has applied. The state machine sets it, and
-/// everything that writes reads it.
+/// The format version that the cluster has agreed on, as far as this node has applied. The state machine sets
+/// it, and everything that writes reads it.
 #[derive(Clone, Debug)]
 pub struct Agreed(Arc<AtomicU16>);
 
@@ -152,8 +152,8 @@ impl Hello {
         Self { purpose, from, to, remembered: None, refusal: None, versions, log: None, acknowledged: None }
     }
 
-    /// Why we do not talk to whoever said this, because one of us has lost what it had acknowledged to the other: our own
-    /// log ends at `log`, and we saw the other acknowledge `acknowledged`.
+    /// Why we do not talk to whoever said this, because one of us has lost what it had acknowledged to the
+    /// other: our own log ends at `log`, and we saw the other acknowledge `acknowledged`.
     pub fn loss(&self, ours: Identity, log: LogEnd, acknowledged: Option<Acknowledged>) -> Option<Loss> {
         // A stranger could say anything. Who knows our identity and our cluster's has both from the log.
         let known = self.from.cluster.is_some() && self.from.cluster == ours.cluster;

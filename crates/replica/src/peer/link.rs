@@ -5,18 +5,16 @@ use super::handshake::Purpose;
 use super::memory::Memory;
 use super::message::{self, kind};
 use super::network::Network;
-use super::ranks::{GATHERED, HELD_MAX, LATE_MAX, Ranks};
 use crate::NodeId;
 use crate::alarm::Alarm;
 use crate::config::{Execution, RaftTiming};
 use crate::data_dir::DataDir;
 use crate::engine::{Member, Types, from_log_id, from_vote};
-use crate::low_latency::LowLatencyMode;
+use crate::low_latency::{FollowerRanks, HoldTimes, LowLatency, yield_to_ready_tasks};
 use crate::snapshot::SnapshotFile;
-use crate::spin_wait::after_the_others;
 use bytes::{Buf, Bytes};
 use futures_util::future::{BoxFuture, Either, select};
-use futures_util::stream::{BoxStream, FuturesOrdered};
+use futures_util::stream::{BoxStream, FuturesOrdered, FuturesUnordered};
 use futures_util::{Stream, StreamExt};
 use openraft::StorageError;
 use openraft::alias::{LogIdOf, SnapshotOf, VoteOf};
@@ -25,8 +23,8 @@ use openraft::entry::RaftEntry;
 use openraft::errors::{NetworkError, RPCError, ReplicationClosed, StreamingError, Unreachable};
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use openraft::raft::{
-    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
-    TransferLeaderResponse, VoteRequest, VoteResponse,
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendError, StreamAppendResult,
+    TransferLeaderRequest, TransferLeaderResponse, VoteRequest, VoteResponse,
 };
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
@@ -36,7 +34,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How many entries wait together, at most, for a follower that no majority needs.
+/// How long a commit notice may wait for the next entry, with which it costs no message of its own.
+const COMMIT_NOTICE_DELAY: Duration = Duration::from_millis(1);
+/// How many entries wait together, at most, for a follower that the majority does not need.
 const HELD_ENTRIES_MAX: usize = 64;
 /// How many appends are on their way to one follower at a time.
 const APPENDS_IN_FLIGHT_MAX: usize = 32;
@@ -54,8 +54,7 @@ struct Shared {
     execution: Execution,
     patience: Duration,
     peers: Mutex<BTreeMap<NodeId, Peer>>,
-    low_latency: LowLatencyMode,
-    ranks: Mutex<Ranks>,
+    low_latency: LowLatency,
 }
 
 #[derive(Clone)]
@@ -72,7 +71,7 @@ impl Links {
         memory: Memory,
         timing: RaftTiming,
         execution: Execution,
-        low_latency: LowLatencyMode,
+        low_latency: LowLatency,
     ) -> Self {
         Self(Arc::new(Shared {
             network,
@@ -82,19 +81,22 @@ impl Links {
             patience: timing.election_max,
             peers: Mutex::default(),
             low_latency,
-            ranks: Mutex::default(),
         }))
     }
 
     /// How long an entry for a follower may wait, if it may.
     fn may_wait(&self, node: NodeId, now: Instant) -> Option<Duration> {
-        let members = self.0.memory.members().filter(|_| self.0.low_latency.one_at_a_time())?;
-        let (own, voters) = {
+        let members = self.0.memory.members()?;
+        let own_and_voters = || {
             let metrics = members.borrow_watched();
-            let voters: Vec<NodeId> = metrics.membership_config.voter_ids().collect();
-            (metrics.id, voters)
+            (metrics.id, metrics.membership_config.voter_ids().collect())
         };
-        self.0.ranks.lock().may_wait(node, own, &voters, now)
+        self.0.low_latency.hold(node, own_and_voters, now)
+    }
+
+    /// What this replica shares of low-latency mode.
+    pub fn low_latency(&self) -> LowLatency {
+        self.0.low_latency.clone()
     }
 
     /// The channels to a member; new ones if it has moved.
@@ -130,8 +132,8 @@ impl Links {
         self.peer(node, member).bulk.call(kind::FORWARD, request, deadline).await
     }
 
-    /// Asks a peer whether it reaches this node's port, and for its vote. None if it does not answer or does not know
-    /// the question.
+    /// Asks a peer whether it reaches this node's port, and for its vote. None if it does not answer or does
+    /// not know the question.
     pub async fn is_reached_by(
         &self,
         node: NodeId,
@@ -141,13 +143,50 @@ impl Links {
         let asked = self.peer(node, member).consensus.call(kind::REACH, Bytes::new(), deadline);
         let mut answer = asked.await.ok()?;
         let reaches_us = answer.try_get_u8().ok()? != 0;
-        Some((reaches_us, message::decode_bare_vote(answer).ok()?))
+        let vote = message::decode_bare_vote(answer).ok()?;
+        self.0.memory.plausible(node, from_vote(&vote).term).ok()?;
+        Some((reaches_us, vote))
     }
 
-    /// Whether this node reaches the port of a peer. On the connection for consensus, which no forwarded request holds up.
+    /// Whether this node reaches the port of a peer. On the connection for consensus, which no forwarded
+    /// request holds up.
     pub async fn reaches(&self, node: NodeId, member: &Member) -> bool {
         let pinged = self.peer(node, member).consensus.call(kind::PING, Bytes::new(), 2 * self.0.patience);
         pinged.await.is_ok()
+    }
+
+    /// Whether one of these members has a node in its membership. All are asked at once; the first yes counts.
+    pub async fn is_known_to<'a>(
+        &self,
+        members: impl Iterator<Item = (&'a NodeId, &'a Member)>,
+        node: NodeId,
+        identity: u128,
+    ) -> bool {
+        let about = message::encode_knows(node, identity);
+        let ask = |(asked, member): (&NodeId, &Member)| {
+            self.peer(*asked, member).consensus.call(kind::KNOWS, about.clone(), 2 * self.0.patience)
+        };
+        let mut answers: FuturesUnordered<_> = members.map(ask).collect();
+        while let Some(answer) = answers.next().await {
+            if answer.is_ok_and(|answer| answer[..] == [1]) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Checks the vote in a peer's answer before the engine sees it: its term is never forgotten.
+    fn believe<T>(
+        &self,
+        node: NodeId,
+        answer: io::Result<T>,
+        vote: impl FnOnce(&T) -> Option<&VoteOf<Types>>,
+    ) -> io::Result<T> {
+        let answer = answer?;
+        if let Some(vote) = vote(&answer) {
+            self.0.memory.plausible(node, from_vote(vote).term)?;
+        }
+        Ok(answer)
     }
 
     /// Closes all connections.
@@ -217,7 +256,10 @@ impl Link {
             offset += bytes as u64;
         }
         let answer = bulk.call(kind::SNAPSHOT_END, vote, deadline).await.map_err(lost)?;
-        let vote = message::decode_bare_vote(answer).map_err(lost)?;
+        let vote = self
+            .links
+            .believe(self.node, message::decode_bare_vote(answer), |vote| Some(vote))
+            .map_err(lost)?;
         if let Some(last) = last.filter(|_| from_vote(&vote).term == term) {
             self.links.0.memory.note(self.node, term, last);
         }
@@ -235,7 +277,7 @@ impl RaftNetworkV2<Types> for Link {
     ) -> Result<AppendEntriesResponse<Types>, RPCError<Types>> {
         let body = message::encode_append(request);
         let answer = self.ask(self.append, body, self.append_deadline(&option)).await?;
-        Ok(message::decode_appended(answer).map_err(lost)?.into())
+        Ok(self.links.believe(self.node, message::decode_appended(answer), higher_vote).map_err(lost)?.into())
     }
 
     /// Sends requests as they come, without waiting for the answers to those before: the channel and
@@ -282,7 +324,7 @@ impl RaftNetworkV2<Types> for Link {
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
         let answer = self.ask(kind::VOTE, message::encode_vote(&request), option.soft_ttl()).await?;
-        message::decode_voted(answer).map_err(lost)
+        self.links.believe(self.node, message::decode_voted(answer), |voted| Some(&voted.vote)).map_err(lost)
     }
 
     async fn pre_vote(
@@ -291,7 +333,7 @@ impl RaftNetworkV2<Types> for Link {
         option: RPCOption,
     ) -> Result<VoteResponse<Types>, RPCError<Types>> {
         let answer = self.ask(kind::PRE_VOTE, message::encode_vote(&request), option.soft_ttl()).await?;
-        message::decode_voted(answer).map_err(lost)
+        self.links.believe(self.node, message::decode_voted(answer), |voted| Some(&voted.vote)).map_err(lost)
     }
 
     async fn full_snapshot(
@@ -315,6 +357,14 @@ impl RaftNetworkV2<Types> for Link {
     ) -> Result<TransferLeaderResponse<Types>, RPCError<Types>> {
         self.ask(kind::TRANSFER, message::encode_transfer(&request), option.soft_ttl()).await?;
         Ok(Ok(()))
+    }
+}
+
+/// The vote in the answer to an append, if it has one.
+fn higher_vote(appended: &StreamAppendResult<Types>) -> Option<&VoteOf<Types>> {
+    match appended {
+        Err(StreamAppendError::HigherVote(vote)) => Some(vote),
+        Ok(_) | Err(StreamAppendError::Conflict(_)) => None,
     }
 }
 
@@ -355,12 +405,13 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
                     _ => std::future::pending().await,
                 }
             };
-            let until = self.held.as_ref().map(|held| held.until);
+            let until = self.held.as_ref().map(|held| held.times.until);
             let request = tokio::select! {
                 biased;
                 Some(answer) = self.answers.next() => {
                     self.note_answer();
                     let appended = answer.and_then(message::decode_appended);
+                    let appended = self.links.believe(self.node, appended, higher_vote);
                     self.note_acknowledged(&appended);
                     return Some(appended.map_err(lost));
                 }
@@ -376,9 +427,9 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
                 Some(request) => {
                     let now = Instant::now();
                     self.take(request, now);
-                    if self.held.as_ref().is_some_and(|held| held.until <= now) {
-                        // Among them is the answer to the caller.
-                        after_the_others().await;
+                    if self.held.as_ref().is_some_and(|held| held.times.until <= now) {
+                        // Among them is the answer to the client.
+                        yield_to_ready_tasks().await;
                         self.send_held();
                     }
                 }
@@ -394,11 +445,12 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
     fn take(&mut self, request: Append, now: Instant) {
         match self.may_wait(&request, now) {
             Some(may_wait) => match &mut self.held {
-                Some(held) => held.add(request, now, may_wait),
+                Some(held) => held.add(request, now, may_wait, &self.links.0.low_latency),
                 None => self.held = Some(Held::new(request, now, may_wait)),
             },
             None => {
-                // A commit notice alone says less than this one, and needs no answer: the engine counts by entries, not by requests.
+                // A commit notice alone says less than this one, and needs no answer: the engine counts by
+                // entries, not by requests.
                 match self.held.take() {
                     Some(held) if held.has_entries() => self.send(held.request),
                     _ => {}
@@ -408,16 +460,16 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
         }
     }
 
-    /// How long nobody would miss this request, if it follows all others of this run. At the start of a run the engine asks for the
-    /// other's place, and waits for the answer.
+    /// How long nobody would miss this request, if it follows all others of this run. At the start of a run
+    /// the engine asks for the other's place, and waits for the answer.
     fn may_wait(&self, request: &Append, now: Instant) -> Option<Duration> {
         let held = self.held.as_ref().and_then(Held::last);
         let last = held.or(self.sent).filter(|last| request.prev_log_id == Some(*last));
         last?;
         if request.entries.is_empty() {
-            // A commit notice. Every message wakes two processes, and the next entry is often right behind; a follower that
-            // applies a little later disturbs nobody.
-            return Some(HELD_MAX);
+            // A commit notice. Every message wakes two processes, and the next entry often comes right after
+            // it. Nobody waits for a follower to apply.
+            return Some(COMMIT_NOTICE_DELAY);
         }
         let held_entries = self.held.as_ref().map_or(0, |held| held.request.entries.len());
         let few = held_entries + request.entries.len() <= HELD_ENTRIES_MAX;
@@ -435,7 +487,7 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
             self.sent = Some(last.log_id());
         }
         let now = Instant::now();
-        self.rank(|ranks| ranks.sent(self.node, now));
+        self.observe(|followers| followers.sent(self.node, now));
         self.sent_at.push_back(now);
         self.term = from_vote(&request.vote).term;
         let body = message::encode_append(request);
@@ -453,36 +505,36 @@ impl<S: Stream<Item = Append> + Send + Unpin + 'static> Flow<S> {
     fn note_answer(&mut self) {
         let sent_at = self.sent_at.pop_front().expect("what is answered was sent");
         let owes_since = self.sent_at.front().copied();
-        self.rank(|ranks| ranks.answered(self.node, sent_at.elapsed(), owes_since));
+        self.observe(|followers| followers.answered(self.node, sent_at.elapsed(), owes_since));
     }
 }
 
 impl<S> Flow<S> {
-    /// Has the follower's place in the ranks follow what was seen of it. A heartbeat is a stream of its own, with one
-    /// request that no disk has to do with: it says nothing about the next entry, and its end nothing about the follower.
-    fn rank(&self, seen: impl FnOnce(&mut Ranks)) {
+    /// Reports what was seen of the follower. Heartbeats do not count: each is a stream of its own, with one
+    /// request that no disk is involved in, so it says nothing about the next entry, and its end nothing
+    /// about the follower.
+    fn observe(&self, seen: impl FnOnce(&mut FollowerRanks)) {
         if self.kind == kind::APPEND {
-            seen(&mut self.links.0.ranks.lock());
+            self.links.0.low_latency.observe(seen);
         }
     }
 }
 
 impl<S> Drop for Flow<S> {
     fn drop(&mut self) {
-        self.rank(|ranks| ranks.left(self.node));
+        self.observe(|followers| followers.left(self.node));
     }
 }
 
-/// What is held back, and until when: a commit notice, or entries for a follower that no majority needs.
+/// A request that is held back: a commit notice, or entries for a follower that the majority does not need.
 struct Held {
     request: Append,
-    since: Instant,
-    until: Instant,
+    times: HoldTimes,
 }
 
 impl Held {
     fn new(request: Append, now: Instant, may_wait: Duration) -> Held {
-        Held { request, since: now, until: now + may_wait }
+        Held { request, times: HoldTimes { since: now, until: now + may_wait } }
     }
 
     fn has_entries(&self) -> bool {
@@ -494,22 +546,18 @@ impl Held {
         self.request.entries.last().map(RaftEntry::log_id)
     }
 
-    /// Has a request go with this one, which it follows.
-    fn add(&mut self, request: Append, now: Instant, may_wait: Duration) {
+    /// Merges the request that follows this one into it.
+    fn add(&mut self, request: Append, now: Instant, may_wait: Duration, low_latency: &LowLatency) {
         if !self.has_entries() {
             // Entries carry the commit notice; a newer notice waits no longer than the first.
-            let since = if request.entries.is_empty() { self.since } else { now };
+            let since = if request.entries.is_empty() { self.times.since } else { now };
             *self = Held::new(request, since, may_wait);
             return;
         }
         self.request.entries.extend(request.entries);
         self.request.leader_commit = self.request.leader_commit.max(request.leader_commit);
         let committed = self.request.leader_commit >= self.last();
-        self.until = match committed {
-            true if now >= self.since + GATHERED => now,
-            true => self.since + LATE_MAX,
-            false => self.until.min(now + may_wait),
-        };
+        self.times.until = low_latency.held_until(self.times, committed, now, may_wait);
     }
 }
 
@@ -537,6 +585,7 @@ mod tests {
     use crate::config::Entropy;
     use crate::disk::SimDisk;
     use crate::engine::{to_entry, to_log_id, to_vote};
+    use crate::low_latency::LowLatencyOptions;
     use crate::snapshot::SnapshotStore;
     use crate::wal::{EntryKind, LogEntry, LogId, Vote};
 
@@ -564,39 +613,49 @@ mod tests {
 
     #[test]
     fn entries_wait_together_and_longer_once_they_are_committed() {
-        let start = Instant::now();
+        let (options, start) = (LowLatencyOptions::default(), Instant::now());
+        let low_latency = LowLatency::new(options, Execution::Threads);
         let mut held = Held::new(append(5, 5, 4), start, SHORT);
-        assert_eq!(held.until, start + SHORT);
-        held.add(append(6, 6, 4), start + SHORT, SHORT);
-        assert_eq!((indexes(&held), held.until), (vec![5, 6], start + SHORT), "the first waits no longer");
-        held.add(append(7, 6, 5), start + SHORT, HELD_MAX);
+        assert_eq!(held.times.until, start + SHORT);
+        held.add(append(6, 6, 4), start + SHORT, SHORT, &low_latency);
+        assert_eq!(
+            (indexes(&held), held.times.until),
+            (vec![5, 6], start + SHORT),
+            "the first waits no longer"
+        );
+        held.add(append(7, 6, 5), start + SHORT, COMMIT_NOTICE_DELAY, &low_latency);
         assert_eq!(held.request.leader_commit, Some(to_log_id(id(5))));
-        assert_eq!(held.until, start + SHORT, "one of them is not committed yet …");
-        held.add(append(7, 6, 6), start + SHORT, HELD_MAX);
-        assert_eq!(held.until, start + LATE_MAX, "… now both are");
-        held.add(append(7, 7, 6), start + 2 * SHORT, SHORT);
-        assert_eq!((indexes(&held), held.until), (vec![5, 6, 7], start + 3 * SHORT), "this one is not");
-        held.add(append(8, 7, 7), start + 3 * SHORT, HELD_MAX);
-        assert_eq!(held.until, start + LATE_MAX);
-        held.add(append(8, 8, 7), start + GATHERED, SHORT);
-        assert_eq!((indexes(&held), held.until), (vec![5, 6, 7, 8], start + GATHERED + SHORT));
-        held.add(append(9, 8, 8), start + GATHERED, HELD_MAX);
-        assert_eq!(held.until, start + GATHERED, "there are enough, and this is the moment");
+        assert_eq!(held.times.until, start + SHORT, "one of them is not committed yet …");
+        held.add(append(7, 6, 6), start + SHORT, COMMIT_NOTICE_DELAY, &low_latency);
+        assert_eq!(held.times.until, start + options.late_max, "… now both are");
+        held.add(append(7, 7, 6), start + 2 * SHORT, SHORT, &low_latency);
+        assert_eq!((indexes(&held), held.times.until), (vec![5, 6, 7], start + 3 * SHORT), "this one is not");
+        held.add(append(8, 7, 7), start + 3 * SHORT, COMMIT_NOTICE_DELAY, &low_latency);
+        assert_eq!(held.times.until, start + options.late_max);
+        held.add(append(8, 8, 7), start + options.gather, SHORT, &low_latency);
+        assert_eq!((indexes(&held), held.times.until), (vec![5, 6, 7, 8], start + options.gather + SHORT));
+        held.add(append(9, 8, 8), start + options.gather, COMMIT_NOTICE_DELAY, &low_latency);
+        assert_eq!(held.times.until, start + options.gather, "there are enough, and this is the moment");
         assert_eq!(held.request.prev_log_id, Some(to_log_id(id(4))));
     }
 
     #[test]
     fn a_commit_notice_waits_no_longer_for_a_newer_one_and_goes_with_entries() {
-        let start = Instant::now();
-        let mut held = Held::new(append(5, 4, 3), start, HELD_MAX);
-        held.add(append(5, 4, 4), start + SHORT, HELD_MAX);
-        assert_eq!((held.request.leader_commit, held.until), (Some(to_log_id(id(4))), start + HELD_MAX));
+        let (options, start) = (LowLatencyOptions::default(), Instant::now());
+        let low_latency = LowLatency::new(options, Execution::Threads);
+        let mut held = Held::new(append(5, 4, 3), start, COMMIT_NOTICE_DELAY);
+        held.add(append(5, 4, 4), start + SHORT, COMMIT_NOTICE_DELAY, &low_latency);
+        assert_eq!(
+            (held.request.leader_commit, held.times.until),
+            (Some(to_log_id(id(4))), start + COMMIT_NOTICE_DELAY)
+        );
         assert!(!held.has_entries() && held.last().is_none());
-        held.add(append(5, 5, 4), start + SHORT, SHORT);
-        assert_eq!((indexes(&held), held.until), (vec![5], start + 2 * SHORT));
+        held.add(append(5, 5, 4), start + SHORT, SHORT, &low_latency);
+        assert_eq!((indexes(&held), held.times.until), (vec![5], start + 2 * SHORT));
     }
 
-    /// A heartbeat ends many times a second, and must not have the leader forget whom to count on; an append that fails must.
+    /// A heartbeat ends many times a second, and must not have the leader forget whom to count on; an append
+    /// that fails must.
     #[tokio::test]
     async fn only_the_end_of_appends_has_a_follower_forgotten() {
         let (directory, _lock) =
@@ -605,19 +664,20 @@ mod tests {
         let log = Arc::new(Mutex::new(crate::wal::Log::new(0)));
         let store = SnapshotStore::open(Arc::new(SimDisk::new())).unwrap();
         let memory = Memory::new(spoken, log, store, tokio::sync::watch::channel(None).0);
-        let (timing, low_latency) = (RaftTiming::default(), LowLatencyMode::default());
+        let timing = RaftTiming::default();
+        let low_latency = LowLatency::new(LowLatencyOptions::default(), Execution::Threads);
         let mut links = Links::new(
             Arc::new(NoNetwork),
             Arc::new(directory),
             memory,
             timing,
             Execution::Threads,
-            low_latency,
+            low_latency.clone(),
         );
         let now = Instant::now();
         for node in [2, 3].repeat(8) {
-            links.0.ranks.lock().sent(node, now);
-            links.0.ranks.lock().answered(node, SHORT, None);
+            low_latency.observe(|followers| followers.sent(node, now));
+            low_latency.observe(|followers| followers.answered(node, SHORT, None));
         }
         let member = Member { address: "nowhere".into(), identity: 1 };
         let mut heartbeats = links.new_heartbeat_client(2, &member).await;
@@ -627,7 +687,8 @@ mod tests {
             let mut answers = client.stream_append(one, RPCOption::new(SHORT)).await.unwrap();
             assert!(matches!(answers.next().await, Some(Err(_))), "nobody is there to answer");
             drop(answers);
-            let may_wait = links.0.ranks.lock().may_wait(3, 1, &[1, 2, 3], now);
+            let mut may_wait = None;
+            low_latency.observe(|followers| may_wait = followers.may_wait(3, 1, &[1, 2, 3], now));
             assert_eq!(may_wait.is_some(), counted_on);
         }
     }

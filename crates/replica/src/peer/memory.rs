@@ -1,7 +1,8 @@
-//! What this node knows of its own log and of the others' when a connection begins.
+//! What this node knows of its own log and of the others' at the start of a connection.
 
 use super::acknowledged::{Acknowledged, Acknowledgements, LogEnd};
 use super::handshake::{Hello, Loss, Spoken};
+use super::standing::is_plausible;
 use crate::NodeId;
 use crate::data_dir::Identity;
 use crate::engine::{Engine, Types, from_log_id};
@@ -12,6 +13,7 @@ use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::RaftServerMetrics;
 use parking_lot::Mutex;
+use std::io;
 use std::sync::{Arc, OnceLock};
 use tokio::sync::watch;
 
@@ -68,6 +70,18 @@ impl Memory {
         let metrics = self.members.get()?.borrow_watched();
         let leads = metrics.state == ServerState::Leader;
         leads.then(|| self.seen.lock().of(node, metrics.vote.leader_id.term)).flatten()
+    }
+
+    /// Refuses a term that is so far ahead that no election led to it.
+    pub fn plausible(&self, node: NodeId, term: u64) -> io::Result<()> {
+        let ours = self.log.lock().vote.map_or(0, |vote| vote.term);
+        if is_plausible(term, ours) {
+            return Ok(());
+        }
+        let what =
+            format!("node {node} speaks of term {term}, and this node is in term {ours}: it is not believed");
+        tracing::warn!("{what}");
+        Err(io::Error::new(io::ErrorKind::InvalidData, what))
     }
 
     /// Whether one of the two has lost what it had acknowledged to the other. If it is this node, it stops.

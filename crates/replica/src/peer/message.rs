@@ -1,5 +1,6 @@
-//! The bodies of frames between replicas: our own coding of what the engine says.
+//! The bodies of frames between replicas: our own encoding of the engine's messages.
 
+use crate::NodeId;
 use crate::engine::{Types, from_entry, from_log_id, from_vote, to_entry, to_log_id, to_vote};
 use crate::wal::{EntryKind, LogEntry, LogId, Vote};
 use bytes::{Buf, BufMut, Bytes, TryGetError};
@@ -25,9 +26,12 @@ pub(crate) mod kind {
     pub const FORWARD: u8 = 9;
     /// Answered at once, with nothing.
     pub const PING: u8 = 10;
-    /// Whether the one that is asked reaches the port of the one that asks: answered with one byte, 1 or 0, and
-    /// the vote of the one that answers. A peer that does not know it answers `FAILED`.
+    /// Whether the one that is asked reaches the port of the one that asks: answered with one byte, 1 or 0,
+    /// and the vote of the one that answers. A peer that does not know it answers `FAILED`.
     pub const REACH: u8 = 11;
+    /// Whether the one that is asked has a node in its membership, by number and identity: answered with one byte, 1 or
+    /// 0. A peer that does not know it answers `FAILED`.
+    pub const KNOWS: u8 = 12;
     /// The answer to any of these.
     pub const ANSWER: u8 = 64;
     /// There is no answer; the body says why.
@@ -214,6 +218,21 @@ pub(crate) fn decode_bare_vote(input: Bytes) -> io::Result<VoteOf<Types>> {
     whole(input, |input| get_vote(input).map_err(malformed))
 }
 
+/// Who is asked about: its number and its identity.
+pub(crate) fn encode_knows(node: NodeId, identity: u128) -> Bytes {
+    let mut output = Vec::with_capacity(24);
+    output.put_u64_le(node);
+    output.put_u128_le(identity);
+    output.into()
+}
+
+pub(crate) fn decode_knows(input: Bytes) -> io::Result<(NodeId, u128)> {
+    whole(input, |input| {
+        let mut read = || -> Read<_> { Ok((input.try_get_u64_le()?, input.try_get_u128_le()?)) };
+        read().map_err(malformed)
+    })
+}
+
 /// A piece of a snapshot: where it belongs, and its bytes.
 pub(crate) fn encode_piece(offset: u64, bytes: &[u8]) -> Bytes {
     let mut output = Vec::with_capacity(8 + bytes.len());
@@ -276,6 +295,7 @@ mod tests {
         let transfer = TransferLeaderRequest::new(vote(), 7, Some(id(1, 2)));
         assert_eq!(decode_transfer(encode_transfer(&transfer)).unwrap(), transfer);
         assert_eq!(decode_bare_vote(encode_bare_vote(&vote())).unwrap(), vote());
+        assert_eq!(decode_knows(encode_knows(7, 1 << 100)).unwrap(), (7, 1 << 100));
         assert_eq!(decode_piece(encode_piece(5, b"abc")).unwrap(), (5, Bytes::from_static(b"abc")));
     }
 }

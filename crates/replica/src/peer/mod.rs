@@ -1,8 +1,8 @@
-//! What nodes say to each other, and to whom they listen.
+//! The protocol between nodes.
 //!
-//! Two connections to each peer, opened by whoever has something to ask: one for consensus, one for
-//! snapshots and forwarded requests, so that bulk never delays a heartbeat. Each begins with a
-//! handshake; every call has a deadline.
+//! Two connections to each peer, opened by the side that sends requests: one for consensus, one for snapshots
+//! and forwarded requests, so that bulk data never delays a heartbeat. Each begins with a handshake; every
+//! call has a deadline.
 
 mod acknowledged;
 mod channel;
@@ -12,15 +12,16 @@ mod frame;
 pub mod fuzzing;
 mod handshake;
 mod link;
+mod load;
 mod memory;
 mod message;
 mod network;
 mod pipeline;
 mod places;
-mod ranks;
 mod reach;
 mod receiving;
 mod server;
+mod standing;
 mod tcp;
 
 pub(crate) use formation::{form, probe};

@@ -1,6 +1,6 @@
-//! The narrow view of a network: ordered byte streams to and from addresses.
+//! The network interface: ordered byte streams to and from addresses.
 //!
-//! Two implementations: [`TcpNetwork`](super::TcpNetwork), and whatever a simulation supplies.
+//! Two implementations: [`TcpNetwork`](super::TcpNetwork), and the one of a simulation.
 
 use crate::NodeId;
 use bytes::Bytes;

@@ -1,10 +1,10 @@
 //! Whether the other voters reach this node's peer port while it leads.
 //!
-//! A leader needs only its own connections: appends go out on them and the answers come back. Followers need the
-//! leader's port, because they forward their clients' requests to it. A leader whose port receives nothing would lead on
-//! for ever and serve no client of a follower. So it asks the followers, on its own connections, whether they
-//! reach it; if a majority of all voters says no for long enough, one of those takes over. They are a majority without
-//! this node, so they can elect it.
+//! A leader needs only its own connections: appends go out on them and the answers come back. Followers need
+//! the leader's port, because they forward their clients' requests to it. A leader whose port receives
+//! nothing would lead on for ever and serve no client of a follower. So it asks the followers, on its own
+//! connections, whether they reach it; if a majority of all voters says no for long enough, one of those
+//! takes over. They are a majority without this node, so they can elect it.
 //!
 //! [`Reach`] decides, [`watch`] asks and carries out.
 
@@ -47,8 +47,8 @@ impl Reach {
         Self { lasting: LASTING * timing.election_max, complaints: BTreeMap::new(), rests_until: None }
     }
 
-    /// Takes in what a follower says: whether it reaches this node. One that does not answer, or cannot say, does not
-    /// complain.
+    /// Takes in what a follower says: whether it reaches this node. One that does not answer, or cannot say,
+    /// does not complain.
     pub fn said(&mut self, node: NodeId, reaches_us: Option<bool>, now: Instant) {
         match reaches_us {
             Some(false) => {
@@ -64,8 +64,8 @@ impl Reach {
         self.complaints.clear();
     }
 
-    /// Who should lead instead of this node, if anybody should. `voters` are all of them with how far their logs
-    /// have come, this node included.
+    /// Who should lead instead of this node, if anybody should. `voters` are all of them with how far their
+    /// logs have come, this node included.
     pub fn successor(&mut self, voters: &[(NodeId, Option<u64>)], now: Instant) -> Option<NodeId> {
         if self.rests_until.is_some_and(|until| now < until) {
             return None;
@@ -84,7 +84,8 @@ impl Reach {
     }
 }
 
-/// Asks the followers for as long as this node leads, and hands leadership on if it has to. Ends with the engine.
+/// Asks the followers for as long as this node leads, and hands leadership on if it has to. Ends with the
+/// engine.
 pub(crate) async fn watch(
     engine: Engine,
     links: Links,
@@ -144,9 +145,9 @@ fn newer_leader(
     votes.filter(|vote| vote.committed && vote.leader_id.term > term).max_by_key(|vote| vote.leader_id.term)
 }
 
-/// Takes the word of a follower that another node was elected. That node cannot say so itself, because nothing arrives at
-/// this node's port, and this one would go on believing that it leads. What the engine gets is the new leader's
-/// heartbeat, without entries: a majority has elected it, whoever says so.
+/// Takes the word of a follower that another node was elected. That node cannot say so itself, because
+/// nothing arrives at this node's port, and this one would go on believing that it leads. What the engine
+/// gets is the new leader's heartbeat, without entries: a majority has elected it, whoever says so.
 async fn follow(engine: &Engine, vote: VoteOf<Types>) {
     let heartbeat =
         AppendEntriesRequest { vote, prev_log_id: None, entries: Vec::new(), leader_commit: None };

@@ -1,4 +1,4 @@
-//! A snapshot that is being received, piece by piece, into a file that does not count yet.
+//! A snapshot that is being received, piece by piece, into a file that is not used yet.
 
 use crate::disk::DiskFile;
 use crate::snapshot::{SnapshotFile, SnapshotStore};

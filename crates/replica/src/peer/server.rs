@@ -1,23 +1,27 @@
-//! The side that listens: who may speak, and what becomes of what they say.
+//! The listening side: which peers are accepted, and how their requests are handled.
 
 use super::frame::{self, Frame, FrameReader};
 use super::handshake::{Hello, Loss, Purpose};
 use super::link::Links;
+use super::load::{Load, Share};
 use super::memory::Memory;
 use super::message::{self, kind};
 use super::network::{ForwardHandler, Listener, Stream};
 use super::pipeline::Pipeline;
 use super::places::Places;
 use super::receiving::Receiving;
+use super::standing::{Known, Standing};
 use crate::NodeId;
 use crate::config::Execution;
-use crate::data_dir::DataDir;
-use crate::engine::{Engine, Member, Removed, Types, was_removed};
+use crate::data_dir::{DataDir, Identity};
+use crate::engine::{Engine, Member, Removed, Types, from_vote};
 use crate::snapshot::SnapshotStore;
 use bytes::Bytes;
+use openraft::alias::VoteOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::raft::{AppendEntriesRequest, StreamAppendResult};
 use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -31,11 +35,12 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 /// How long a connection on which nothing happens is kept: a peer that vanished without a word must
 /// not take a place for ever. One that only had nothing to say connects again.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-/// How many connections are open at a time, strangers included. A member has two at most; the rest is for those that
-/// are being replaced, and for strangers, who go first (`places.rs`).
-const CONNECTIONS_MAX: usize = 256;
-/// How many requests of one connection are worked on at a time.
-const REQUESTS_MAX: usize = 1024;
+/// How many connections of those that have not been let in are open at a time. Members have their own (`places.rs`).
+const STRANGERS_MAX: usize = 256;
+/// How many connections one member has at a time: two, and those that they take the place of.
+const PER_MEMBER_MAX: usize = 4;
+/// How many speakers that this node does not know are asked about at a time.
+const ASKED_ABOUT_MAX: usize = 2;
 
 /// What every connection needs.
 pub(crate) struct Host {
@@ -47,13 +52,16 @@ pub(crate) struct Host {
     pub store: SnapshotStore,
     pub execution: Execution,
     pub handler: Arc<RwLock<Option<Arc<dyn ForwardHandler>>>>,
+    /// The numbers that this node was started with.
+    pub named: BTreeSet<NodeId>,
 }
 
 /// Accepts connections for as long as the returned task is not aborted.
 pub(crate) fn listen(host: Arc<Host>, mut listener: Box<dyn Listener>) -> tokio::task::JoinHandle<()> {
     tokio::spawn(async move {
         let mut connections = tokio::task::JoinSet::new();
-        let places = Arc::new(Mutex::new(Places::<Arc<Notify>>::new(CONNECTIONS_MAX)));
+        let places = Arc::new(Mutex::new(Places::<Arc<Notify>>::new(STRANGERS_MAX, PER_MEMBER_MAX)));
+        let asked_about = Arc::new(Semaphore::new(ASKED_ABOUT_MAX));
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -68,12 +76,12 @@ pub(crate) fn listen(host: Arc<Host>, mut listener: Box<dyn Listener>) -> tokio:
                         closed.notify_one();
                     }
                     let place = Place { places: places.clone(), number };
-                    let host = host.clone();
+                    let (host, asked_about) = (host.clone(), asked_about.clone());
                     connections.spawn(async move {
                         let ended = tokio::select! {
                             biased;
                             () = close.notified() => Err(io::Error::other("it made room for another")),
-                            ended = serve(host, stream, &place) => ended,
+                            ended = serve(host, stream, &place, &asked_about) => ended,
                         };
                         if let Err(error) = ended {
                             tracing::debug!(%error, "a peer's connection ended");
@@ -97,7 +105,14 @@ struct Place {
 }
 
 impl Place {
-    /// It has said who it is, or has said something since.
+    /// It has said who it is and was let in.
+    fn let_in(&self, member: NodeId) {
+        if let Some(closed) = self.places.lock().let_in(self.number, member, Instant::now()) {
+            closed.notify_one();
+        }
+    }
+
+    /// It has said something since.
     fn note_contact(&self) {
         self.places.lock().note_contact(self.number, Instant::now());
     }
@@ -111,22 +126,33 @@ impl Drop for Place {
 
 /// The way back to the caller.
 #[derive(Clone)]
-pub(super) struct Answers(mpsc::UnboundedSender<Frame>);
+pub(super) struct Answers(mpsc::UnboundedSender<(Frame, Option<Share>)>);
 
 impl Answers {
-    /// Queues an answer. Their number is bounded by the calls that are worked on.
+    /// Queues an answer whose number is bounded by the calls that its sender works on, or that is no larger than its request.
     pub fn send(&self, call: u64, kind: u8, body: Bytes) {
         // The connection may be gone; then nobody waits.
-        let _ = self.0.send(Frame { kind, call, body });
+        let _ = self.0.send((Frame { kind, call, body }, None));
+    }
+
+    /// Queues the answer to a request whose share of the load ends when the answer was handed to the connection.
+    fn send_with(&self, call: u64, kind: u8, body: Bytes, share: Share) {
+        let _ = self.0.send((Frame { kind, call, body }, Some(share)));
     }
 }
 
-async fn serve(host: Arc<Host>, stream: Box<dyn Stream>, place: &Place) -> io::Result<()> {
+async fn serve(
+    host: Arc<Host>,
+    stream: Box<dyn Stream>,
+    place: &Place,
+    asked_about: &Semaphore,
+) -> io::Result<()> {
     let (reader, writer) = tokio::io::split(stream);
     let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
     let shake = async {
         let hello = Hello::receive(&mut reader).await?;
-        let (answer, welcome) = host.greet(&hello);
+        let standing = host.standing_asked(&hello, asked_about).await;
+        let (answer, welcome) = host.greet(&hello, standing);
         answer.send(&mut writer).await?;
         io::Result::Ok((hello, welcome))
     };
@@ -135,15 +161,15 @@ async fn serve(host: Arc<Host>, stream: Box<dyn Stream>, place: &Place) -> io::R
     if !welcome || hello.purpose == Purpose::Probe {
         return Ok(());
     }
-    place.note_contact();
+    place.let_in(hello.from.node);
     let (answers, queued) = mpsc::unbounded_channel();
     let mut connection = Connection {
-        from: hello.from.node,
-        cluster: hello.from.cluster,
+        from: hello.from,
+        believed: None,
         answers: Answers(answers),
         pipeline: None,
         receiving: None,
-        permits: Arc::new(Semaphore::new(REQUESTS_MAX)),
+        load: Load::new(),
         host,
     };
     reader.trust();
@@ -173,12 +199,14 @@ async fn serve(host: Arc<Host>, stream: Box<dyn Stream>, place: &Place) -> io::R
 
 async fn write(
     mut writer: BufWriter<WriteHalf<Box<dyn Stream>>>,
-    mut queued: mpsc::UnboundedReceiver<Frame>,
+    mut queued: mpsc::UnboundedReceiver<(Frame, Option<Share>)>,
 ) -> io::Result<()> {
-    while let Some(frame) = queued.recv().await {
+    while let Some((frame, share)) = queued.recv().await {
         frame::write(&mut writer, &frame).await?;
-        while let Ok(frame) = queued.try_recv() {
+        drop(share);
+        while let Ok((frame, share)) = queued.try_recv() {
             frame::write(&mut writer, &frame).await?;
+            drop(share);
         }
         writer.flush().await?;
     }
@@ -187,42 +215,74 @@ async fn write(
 
 impl Host {
     /// Our answer to a hello: who we are, whom we remember, and whether we object; and whether we go on talking.
-    fn greet(&self, hello: &Hello) -> (Hello, bool) {
-        let ours = self.directory.identity();
-        let remembered = self.remembered(hello.from.node);
-        let mut answer = Hello::new(hello.purpose, ours, hello.from.node, self.memory.spoken.own());
-        answer.remembered = remembered;
-        let removed = remembered.is_none() && self.removed.contains(hello.from.node);
+    fn greet(&self, hello: &Hello, standing: Standing) -> (Hello, bool) {
+        let (ours, from) = (self.directory.identity(), hello.from);
+        let mut answer = Hello::new(hello.purpose, standing.told(ours), from.node, self.memory.spoken.own());
+        answer.remembered = standing.told_of_itself(from);
+        let remembered = self.member(from.node).map(|member| member.identity);
         let objection = hello.objection(ours, self.memory.spoken.own(), remembered);
         let objection = objection.or_else(|| self.memory.spoken.disagreement(hello));
-        answer.refusal = objection.or_else(|| removed.then(|| was_removed(hello.from.node)));
-        answer.log = Some(self.memory.log_end());
-        answer.acknowledged = self.memory.acknowledged(hello.from.node);
-        if answer.refusal.is_none() {
+        let probe = hello.purpose == Purpose::Probe;
+        answer.refusal = objection.or_else(|| standing.refusal(hello, ours.node, probe));
+        if standing.may_speak() {
+            answer.log = Some(self.memory.log_end());
+            answer.acknowledged = self.memory.acknowledged(from.node);
+        }
+        if answer.refusal.is_none() && standing.may_speak() {
             match self.memory.loss(hello, ours) {
-                // It is told what it has acknowledged instead of a refusal: then it finds out by itself, and stops.
+                // It is told what it has acknowledged instead of a refusal: then it finds out by itself, and
+                // stops.
                 Some(Loss::Theirs(why)) => {
-                    tracing::debug!(from = hello.from.node, %why, "a peer was turned away");
+                    tracing::debug!(from = from.node, %why, "a peer was turned away");
                     return (answer, false);
                 }
                 Some(Loss::Ours(why)) => answer.refusal = Some(why),
                 None => {}
             }
         }
-        if answer.refusal.is_none() && hello.purpose != Purpose::Probe {
-            self.memory.spoken.receive(hello.from.node, hello.versions);
-        }
         if let Some(refusal) = &answer.refusal {
             // Whoever was turned away says so loudly, once; it will try again many times.
-            tracing::debug!(from = hello.from.node, %refusal, "a peer was turned away");
+            tracing::debug!(from = from.node, %refusal, "a peer was turned away");
         }
-        let welcome = answer.refusal.is_none();
+        let welcome = answer.refusal.is_none() && standing.may_speak();
+        if welcome && !probe {
+            self.memory.spoken.receive(from.node, hello.versions);
+        }
         (answer, welcome)
     }
 
-    /// The identity that the membership names for a node.
-    fn remembered(&self, node: NodeId) -> Option<u128> {
-        self.member(node).map(|member| member.identity)
+    /// Who a speaker is to this node.
+    fn standing(&self, from: Identity) -> Standing {
+        let metrics = self.engine.server_metrics();
+        let membership = metrics.borrow_watched().membership_config.clone();
+        let known = Known {
+            remembered: membership.membership().get_node(&from.node).map(|member| member.identity),
+            removed: self.removed.contains(from.node),
+            forming: membership.membership().nodes().next().is_none(),
+            named: self.named.contains(&from.node),
+        };
+        Standing::of(from, known)
+    }
+
+    /// The same, after asking the members about one that this node does not know. A membership is entered before its
+    /// newcomers speak, and a majority of those before them has it: so whoever belongs is known to a member that this
+    /// node knows, unless all of them are gone. Only who knows the cluster and this node is asked about.
+    async fn standing_asked(&self, hello: &Hello, asked_about: &Semaphore) -> Standing {
+        let (ours, standing) = (self.directory.identity(), self.standing(hello.from));
+        let in_the_know = ours.cluster.is_some()
+            && hello.from.cluster == ours.cluster
+            && hello.remembered == Some(ours.identity);
+        if standing != Standing::Stranger || !in_the_know || hello.purpose == Purpose::Probe {
+            return standing;
+        }
+        let _turn = asked_about.acquire().await;
+        let metrics = self.engine.server_metrics();
+        let membership = metrics.borrow_watched().membership_config.membership().clone();
+        let others = membership.nodes().filter(|(node, _)| **node != ours.node);
+        match self.links.is_known_to(others, hello.from.node, hello.from.identity).await {
+            true => Standing::Vouched,
+            false => standing,
+        }
     }
 
     /// A member, as the membership names it.
@@ -236,25 +296,32 @@ impl Host {
 /// One connection, after its handshake.
 struct Connection {
     host: Arc<Host>,
-    from: NodeId,
-    cluster: Option<u128>,
+    from: Identity,
+    /// The term that was last found to be plausible.
+    believed: Option<u64>,
     answers: Answers,
     pipeline: Option<Pipeline>,
     receiving: Option<Receiving>,
-    permits: Arc<Semaphore>,
+    load: Load,
 }
 
 impl Connection {
     async fn handle(&mut self, frame: Frame) -> io::Result<()> {
         self.join()?;
         let Frame { kind, call, body } = frame;
+        let bytes = body.len();
         let engine = self.host.engine.clone();
         match kind {
-            kind::APPEND => self.append(call, body.len(), message::decode_append(body)?).await?,
+            kind::APPEND => {
+                let request = message::decode_append(body)?;
+                self.believe(&request.vote)?;
+                self.append(call, bytes, request).await?;
+            }
             kind::HEARTBEAT => {
                 let request = message::decode_append(body)?;
+                self.believe(&request.vote)?;
                 let (previous, last) = (request.prev_log_id, request.prev_log_id);
-                self.spawn(call, async move {
+                self.spawn(call, bytes, async move {
                     let answer = engine.append_entries(request).await.map_err(io::Error::other)?;
                     let result: StreamAppendResult<Types> = answer.into_stream_result(previous, last);
                     Ok(message::encode_appended(&result))
@@ -263,7 +330,8 @@ impl Connection {
             }
             kind::VOTE => {
                 let request = message::decode_vote(body)?;
-                self.spawn(call, async move {
+                self.believe(&request.vote)?;
+                self.spawn(call, bytes, async move {
                     let answer = engine.vote(request).await.map_err(io::Error::other)?;
                     Ok(message::encode_voted(&answer))
                 })
@@ -271,7 +339,8 @@ impl Connection {
             }
             kind::PRE_VOTE => {
                 let request = message::decode_vote(body)?;
-                self.spawn(call, async move {
+                self.believe(&request.vote)?;
+                self.spawn(call, bytes, async move {
                     let answer = engine.pre_vote(request).await.map_err(io::Error::other)?;
                     Ok(message::encode_voted(&answer))
                 })
@@ -279,14 +348,15 @@ impl Connection {
             }
             kind::TRANSFER => {
                 let request = message::decode_transfer(body)?;
-                self.spawn(call, async move {
+                self.believe(request.from_leader())?;
+                self.spawn(call, bytes, async move {
                     let answer = engine.handle_transfer_leader(request).await.map_err(io::Error::other)?;
                     answer.map(|()| Bytes::new()).map_err(io::Error::other)
                 })
                 .await;
             }
             kind::SNAPSHOT_BEGIN => {
-                message::decode_bare_vote(body)?;
+                self.believe(&message::decode_bare_vote(body)?)?;
                 if let Some(interrupted) = self.receiving.take() {
                     interrupted.discard();
                 }
@@ -303,10 +373,11 @@ impl Connection {
             }
             kind::SNAPSHOT_END => {
                 let vote = message::decode_bare_vote(body)?;
+                self.believe(&vote)?;
                 let missing = || io::Error::new(io::ErrorKind::InvalidData, "the end of no snapshot");
                 let receiving = self.receiving.take().ok_or_else(missing)?;
                 let execution = self.host.execution;
-                self.spawn(call, async move {
+                self.spawn(call, bytes, async move {
                     let snapshot = execution.blocking(move || receiving.complete()).await?;
                     let installed = engine.install_full_snapshot(vote, snapshot.into_engine()).await;
                     Ok(message::encode_bare_vote(&installed.map_err(io::Error::other)?.vote))
@@ -314,9 +385,15 @@ impl Connection {
                 .await;
             }
             kind::FORWARD => {
+                // Asked each time: a connection outlives the membership of whoever opened it.
+                if !self.host.standing(self.from).may_forward() {
+                    let refusal = format!("node {} is no member, and only members forward", self.from.node);
+                    self.answers.send(call, kind::FAILED, refusal.into());
+                    return Ok(());
+                }
                 let handler = self.host.handler.read().clone();
-                let from = self.from;
-                self.spawn(call, async move {
+                let from = self.from.node;
+                self.spawn(call, bytes, async move {
                     let handler =
                         handler.ok_or_else(|| io::Error::other("this node serves no requests yet"))?;
                     Ok(handler.handle(from, body).await)
@@ -324,10 +401,16 @@ impl Connection {
                 .await;
             }
             kind::PING => self.answers.send(call, kind::ANSWER, Bytes::new()),
+            kind::KNOWS => {
+                let (node, identity) = message::decode_knows(body)?;
+                let asked = Identity { node, identity, cluster: None };
+                let known = self.host.standing(asked) == Standing::Member;
+                self.answers.send(call, kind::ANSWER, vec![known.into()].into());
+            }
             kind::REACH => {
-                let (links, from) = (self.host.links.clone(), self.from);
+                let (links, from) = (self.host.links.clone(), self.from.node);
                 let member = self.host.member(from);
-                self.spawn(call, async move {
+                self.spawn(call, bytes, async move {
                     let member = member.ok_or_else(|| io::Error::other("the one that asks is no member"))?;
                     let reached = links.reaches(from, &member).await;
                     let vote = engine.server_metrics().borrow_watched().vote;
@@ -343,18 +426,38 @@ impl Connection {
 
     /// Whether no call of this connection is being worked on.
     fn idle(&self) -> bool {
-        self.permits.available_permits() == REQUESTS_MAX
+        self.load.is_idle()
     }
 
-    /// A node without a cluster joins that of the first member that has checked its identity and
-    /// goes on talking.
+    /// A node without a cluster has joined the speaker's as soon as the membership names both of them. What the speaker
+    /// says of its cluster is not enough: it would be for ever.
     fn join(&mut self) -> io::Result<()> {
-        match self.cluster {
-            Some(cluster) if self.host.directory.identity().cluster.is_none() => {
-                self.host.directory.join(cluster)
-            }
-            _ => Ok(()),
+        let Some(cluster) = self.from.cluster else { return Ok(()) };
+        let ours = self.host.directory.identity();
+        let joins = ours.cluster.is_none()
+            && [ours, self.from].iter().all(|node| self.host.standing(*node) == Standing::Member);
+        if joins {
+            self.host.directory.join(cluster)?;
         }
+        if joins || ours.cluster.is_some() {
+            // Nothing is left to be done by the frames that follow.
+            self.from.cluster = None;
+        }
+        Ok(())
+    }
+
+    /// Checks a vote before the engine sees it: its term is never forgotten. A speaker speaks for itself.
+    fn believe(&mut self, vote: &VoteOf<Types>) -> io::Result<()> {
+        let vote = from_vote(vote);
+        if vote.node != self.from.node {
+            let what = format!("node {} speaks for node {}", self.from.node, vote.node);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+        }
+        if self.believed != Some(vote.term) {
+            self.host.memory.plausible(self.from.node, vote.term)?;
+            self.believed = Some(vote.term);
+        }
+        Ok(())
     }
 
     /// Hands an append to the current run of them, or begins another if that one has ended. A fresh run
@@ -373,23 +476,53 @@ impl Connection {
             },
             None => request,
         };
-        let pipeline = Pipeline::start(&self.host.engine, self.answers.clone(), self.host.execution);
+        let pipeline =
+            Pipeline::start(&self.host.engine, self.answers.clone(), self.host.links.low_latency());
         let pushed = pipeline.push(call, bytes, request).await;
         self.pipeline = Some(pipeline);
         pushed.map_err(|_| io::Error::other("the engine takes no appends"))
     }
 
     /// Works on a call beside others. Past the limit the connection is read no further.
-    async fn spawn(&self, call: u64, work: impl Future<Output = io::Result<Bytes>> + Send + 'static) {
-        let permits = self.permits.clone();
-        let permit = permits.acquire_owned().await.expect("the permits are never closed");
+    async fn spawn(
+        &self,
+        call: u64,
+        bytes: usize,
+        work: impl Future<Output = io::Result<Bytes>> + Send + 'static,
+    ) {
+        let share = self.load.admit(bytes).await;
         let answers = self.answers.clone();
         tokio::spawn(async move {
             match work.await {
-                Ok(body) => answers.send(call, kind::ANSWER, body),
-                Err(error) => answers.send(call, kind::FAILED, error.to_string().into()),
+                Ok(body) => answers.send_with(call, kind::ANSWER, body, share),
+                Err(error) => answers.send_with(call, kind::FAILED, error.to_string().into(), share),
             }
-            drop(permit);
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, duplex};
+
+    /// A peer that asks and does not read must not pile up answers here.
+    #[tokio::test]
+    async fn a_request_counts_until_the_connection_took_its_answer() {
+        let (ours, mut theirs) = duplex(1 << 10);
+        let (_, writer) = tokio::io::split(Box::new(ours) as Box<dyn Stream>);
+        let (sender, queued) = mpsc::unbounded_channel();
+        let (answers, load) = (Answers(sender), Load::new());
+        let share = load.admit(1).await;
+        answers.send_with(1, kind::ANSWER, vec![0; 1 << 20].into(), share);
+        let writing = tokio::spawn(write(BufWriter::with_capacity(64 << 10, writer), queued));
+        let mut piece = vec![0; 4 << 10];
+        theirs.read_exact(&mut piece).await.unwrap();
+        assert!(!load.is_idle(), "most of the answer is still here");
+        let mut rest = vec![0; (1 << 20) + 13 - piece.len()];
+        theirs.read_exact(&mut rest).await.unwrap();
+        drop(answers);
+        writing.await.unwrap().unwrap();
+        assert!(load.is_idle());
     }
 }

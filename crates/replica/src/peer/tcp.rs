@@ -1,4 +1,4 @@
-//! TCP, with small messages sent at once.
+//! TCP, without delaying small messages.
 
 use super::network::{Listener, Network, Stream};
 use futures_util::future::BoxFuture;

@@ -1,4 +1,4 @@
-//! Ways in for the fuzz targets: a snapshot's file as a disk or a peer gives it.
+//! Entry points for the fuzz targets: a snapshot file as a disk or a peer delivers it.
 
 use super::format::{Reader, Writer};
 use super::store::Meta;

@@ -1,8 +1,8 @@
-//! Snapshots: the whole state in one file, so that the log in front of it can go.
+//! Snapshots: the whole state in one file, so that the log before it can be removed.
 //!
-//! A snapshot is written beside the last one under a name that nobody reads, synced, and only then
-//! given its real name. At every moment there is one complete snapshot or none; what was interrupted
-//! is removed at the next start.
+//! A snapshot is written beside the last one under a temporary name, synced, and only then given its real
+//! name. At every moment there is one complete snapshot or none; incomplete files are removed at the next
+//! start.
 
 mod format;
 #[cfg(feature = "fuzzing")]

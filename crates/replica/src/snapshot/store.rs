@@ -1,4 +1,4 @@
-//! The snapshots of a data directory: which one counts, and how another takes its place.
+//! The snapshots of a data directory: which one is current, and how it is replaced.
 
 use super::format::{Reader, Writer};
 use crate::NodeId;
@@ -14,8 +14,8 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Stands where the membership's version stands if a list of removed members comes first. A program that does not know
-/// it says that a newer one wrote this; a snapshot without such a list is as it always was.
+/// Stands where the membership's version stands if a list of removed members comes first. A program that does
+/// not know it says that a newer one wrote this; a snapshot without such a list is as it always was.
 const REMOVED: u8 = 255;
 pub(crate) const DIRECTORY: &str = "snapshots";
 /// How much is copied at a time.

@@ -1,9 +1,10 @@
-//! Appending to a segment: past the operating system's cache where it lets us, through it where not.
+//! Appending to a segment: with direct I/O where the operating system supports it, through the page cache
+//! elsewhere.
 //!
-//! Syncing what was written into the cache has the kernel look for it, write it and then flush the disk. A write that goes straight
-//! to the disk and returns when it is durable takes less of the processor, and is a single command where the disk can force a
-//! single write. It must cover whole blocks: the block in which a frame ended is written again with the next frame, as the
-//! cache would have done.
+//! A sync makes the kernel search the cache for dirty pages, write them and then flush the disk. A direct
+//! write that returns when it is durable takes less processor time, and is a single command if the disk can
+//! force a single write. It must cover whole blocks: the block in which a frame ended is written again with
+//! the next frame, as the cache would have done.
 
 use super::segment::Segment;
 use crate::disk::DiskFile;
@@ -86,7 +87,8 @@ mod tests {
     use super::*;
     use crate::disk::{Disk, Draws, RealDisk};
 
-    /// Frames of every length, small ones and such that go through the cache, with readers through the cache in between.
+    /// Frames of every length, small ones and such that go through the cache, with readers through the cache
+    /// in between.
     #[test]
     fn what_is_appended_is_read_back() {
         let folder = tempfile();

@@ -1,10 +1,11 @@
-//! Running the writer: on a thread of its own, or as a task where threads are not allowed.
+//! Runs the writer: on its own thread, as a task where threads are not allowed, or in place on the calling
+//! thread (`crate::low_latency`).
 
 use super::record::LogId;
 use super::writer::{Job, Writer};
 use crate::config::Execution;
 use crate::disk::Disk;
-use crate::spin_wait::after_the_others;
+use crate::low_latency::{LowLatency, WriteMode, yield_to_ready_tasks};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
@@ -22,21 +23,22 @@ const JOBS_MAX: usize = 4096;
 pub(crate) struct Queue {
     jobs: UnboundedSender<QueuedJob>,
     committed: Arc<Mutex<Option<LogId>>>,
-    /// The writer, where it has a thread. Where it is a task nobody can wait for it.
-    shared: Option<Arc<Shared>>,
+    shared: Arc<Shared>,
+    low_latency: LowLatency,
 }
 
-/// A writer that can be used by others while its thread has nothing to do.
+/// The writer, which others may use while its thread or task has nothing to do.
 struct Shared {
     /// None once it is closed.
     writer: Mutex<Option<Writer>>,
-    /// What the thread has still to carry out.
+    /// How many jobs the thread or task has still to carry out.
     queued: AtomicUsize,
-    /// What is to be carried out in place in a moment; it goes before anything that is queued later.
-    put_off: Mutex<Vec<Job>>,
+    /// Jobs to be carried out in place in a moment, before anything that is queued later.
+    deferred: Mutex<Vec<Job>>,
+    disk: Arc<dyn Disk>,
 }
 
-/// The writer, idle and in the hands of one caller: whatever is queued meanwhile comes later.
+/// Exclusive use of the idle writer: jobs that are queued meanwhile come later.
 pub(crate) struct Claim<'a> {
     writer: MutexGuard<'a, Option<Writer>>,
     committed: &'a Mutex<Option<LogId>>,
@@ -52,67 +54,73 @@ impl Queue {
         writer: Writer,
         disk: Arc<dyn Disk>,
         execution: Execution,
+        low_latency: LowLatency,
         lock: Box<dyn Send + Sync>,
     ) -> io::Result<(Self, oneshot::Receiver<()>)> {
         let (sender, jobs) = mpsc::unbounded_channel();
         let (ended, end) = oneshot::channel();
-        let mut shared = None;
+        let (queued, deferred) = (AtomicUsize::new(0), Mutex::default());
+        let shared = Arc::new(Shared { writer: Mutex::new(Some(writer)), queued, deferred, disk });
+        let used = shared.clone();
         match execution {
             Execution::Threads => {
-                let writer = Mutex::new(Some(writer));
-                let (queued, put_off) = (AtomicUsize::new(0), Mutex::default());
-                let writer = Arc::new(Shared { writer, queued, put_off });
-                shared = Some(writer.clone());
                 let thread = std::thread::Builder::new().name("tenure-wal".into());
                 thread.spawn(move || {
-                    write_on_thread(&writer, jobs);
+                    write_on_thread(&used, jobs);
                     drop(lock);
                     drop(ended);
                 })?;
             }
             Execution::Tasks => {
                 tokio::spawn(async move {
-                    write_as_task(writer, jobs, disk).await;
+                    write_as_task(&used, jobs).await;
                     drop(lock);
                     drop(ended);
                 });
             }
         }
-        Ok((Self { jobs: sender, committed: Arc::default(), shared }, end))
+        Ok((Self { jobs: sender, committed: Arc::default(), shared, low_latency }, end))
     }
 
     /// Queues a job. An error means that the writer has ended.
     pub fn push(&self, job: Job) -> io::Result<()> {
-        // Sent under the lock, so that no job overtakes what it goes out with, or what was put off before it.
+        // Sent under the lock, so that no job overtakes what it goes out with, or what was deferred before
+        // it.
         let mut committed = self.committed.lock();
-        for put_off in self.take_put_off() {
-            self.send(committed.take(), put_off)?;
+        for deferred in self.take_deferred() {
+            self.send(committed.take(), deferred)?;
         }
         self.send(committed.take(), job)
     }
 
-    /// Has a job carried out in place as soon as all tasks that are ready now have run, if the writer has nothing to do and its
-    /// disk is quick; queues it otherwise.
-    pub fn push_soon(&self, job: Job) -> io::Result<()> {
-        let Some(shared) = self.shared.as_ref().filter(|_| self.claim().is_some()) else {
+    /// Carries a job out in place as soon as all tasks that are ready now have run, if the writer is idle and
+    /// its disk fast; queues it otherwise.
+    pub fn push_deferred(&self, job: Job) -> io::Result<()> {
+        if self.claim().is_none() {
             return self.push(job);
-        };
-        shared.put_off.lock().push(job);
+        }
+        self.shared.deferred.lock().push(job);
         let queue = self.clone();
         tokio::spawn(async move {
-            after_the_others().await;
-            queue.carry_out_put_off();
+            yield_to_ready_tasks().await;
+            queue.carry_out_deferred();
         });
         Ok(())
     }
 
-    fn carry_out_put_off(&self) {
-        match self.claim_before_put_off() {
-            // Taken only with the writer in hand: what is queued from now on waits for it.
-            Some(claim) => claim.carry_out(self.take_put_off()),
+    fn carry_out_deferred(&self) {
+        match self.claim_before_deferred() {
+            // Taken only with the writer claimed: what is queued from now on waits for it.
+            Some(claim) => {
+                let jobs = self.take_deferred();
+                if !jobs.is_empty() {
+                    self.low_latency.wrote(WriteMode::InPlaceAfterSending);
+                }
+                claim.carry_out(jobs);
+            }
             None => {
                 let mut committed = self.committed.lock();
-                for job in self.take_put_off() {
+                for job in self.take_deferred() {
                     // Refused only by a log that was closed, and nobody waits for that one any more.
                     let _ = self.send(committed.take(), job);
                 }
@@ -121,32 +129,30 @@ impl Queue {
     }
 
     fn send(&self, committed: Option<LogId>, job: Job) -> io::Result<()> {
-        if let Some(shared) = &self.shared {
-            shared.queued.fetch_add(1, Ordering::AcqRel);
-        }
+        self.shared.queued.fetch_add(1, Ordering::AcqRel);
         self.jobs.send((committed, job)).map_err(|_| io::Error::other("the log is closed"))
     }
 
-    fn take_put_off(&self) -> Vec<Job> {
-        self.shared.as_ref().map(|shared| std::mem::take(&mut *shared.put_off.lock())).unwrap_or_default()
+    fn take_deferred(&self) -> Vec<Job> {
+        std::mem::take(&mut *self.shared.deferred.lock())
     }
 
-    /// The writer, if it has nothing to do and its disk is quick.
+    /// The writer, if it is idle and its disk fast.
     pub fn claim(&self) -> Option<Claim<'_>> {
-        let nothing_put_off = || self.shared.as_ref().is_some_and(|shared| shared.put_off.lock().is_empty());
-        self.claim_before_put_off().filter(|_| nothing_put_off())
+        self.claim_before_deferred().filter(|_| self.shared.deferred.lock().is_empty())
     }
 
-    fn claim_before_put_off(&self) -> Option<Claim<'_>> {
-        let shared = self.shared.as_ref()?;
-        let writer = shared.writer.try_lock()?;
-        let idle = shared.queued.load(Ordering::Acquire) == 0;
-        let quick = writer.as_ref().is_some_and(Writer::is_quick);
-        (idle && quick).then_some(Claim { writer, committed: &self.committed })
+    fn claim_before_deferred(&self) -> Option<Claim<'_>> {
+        let writer = self.shared.writer.try_lock()?;
+        let idle = self.shared.queued.load(Ordering::Acquire) == 0;
+        let fast = writer.as_ref().is_some_and(Writer::is_fast);
+        // The delay of a simulated disk has to be slept for, and only the writer's task can do that.
+        let undelayed = self.shared.disk.sync_delay().is_zero();
+        (idle && fast && undelayed).then_some(Claim { writer, committed: &self.committed })
     }
 
-    /// Notes what is committed. It goes with the next job: it only saves time after a restart, and waking the writer
-    /// for it would hold up the very answers that it is about.
+    /// Notes what is committed. It goes with the next job: it only saves time after a restart, and waking the
+    /// writer for it would hold up the very answers that it is about.
     pub fn note_committed(&self, id: LogId) {
         *self.committed.lock() = Some(id);
     }
@@ -182,19 +188,26 @@ fn write_on_thread(shared: &Shared, mut jobs: UnboundedReceiver<QueuedJob>) {
     *shared.writer.lock() = None;
 }
 
-async fn write_as_task(mut writer: Writer, mut jobs: UnboundedReceiver<QueuedJob>, disk: Arc<dyn Disk>) {
+async fn write_as_task(shared: &Shared, mut jobs: UnboundedReceiver<QueuedJob>) {
     let mut batch = VecDeque::new();
     while let Some(queued_job) = jobs.recv().await {
         unpack(queued_job, &mut batch);
-        let delay = disk.sync_delay();
+        let delay = shared.disk.sync_delay();
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
-        fill(&mut batch, &mut jobs);
+        let mut writer = shared.writer.lock();
+        let queued_jobs = 1 + fill(&mut batch, &mut jobs);
+        let writer = writer.as_mut().expect("only its task closes the writer");
+        if !delay.is_zero() {
+            writer.delayed(delay);
+        }
         if !writer.carry_out(&mut batch) {
             break;
         }
+        shared.queued.fetch_sub(queued_jobs, Ordering::AcqRel);
     }
+    *shared.writer.lock() = None;
 }
 
 /// Takes what is queued, and returns how many jobs that was.
@@ -221,6 +234,7 @@ mod tests {
     use super::*;
     use crate::config::{LogOptions, Stopwatch};
     use crate::disk::SimDisk;
+    use crate::low_latency::LowLatencyOptions;
     use std::sync::atomic::AtomicBool;
     use std::thread::{self, ThreadId};
     use std::time::Duration;
@@ -241,7 +255,9 @@ mod tests {
             let rig = Rig::timed(&disk, LogOptions::default(), stopwatch).unwrap();
             let (log, meter) = (rig.log.clone(), rig.meter.clone());
             let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-            let (queue, closed) = Queue::start(rig.writer, shared, execution, Box::new(())).unwrap();
+            let low_latency = LowLatency::new(LowLatencyOptions::default(), execution);
+            let (queue, closed) =
+                Queue::start(rig.writer, shared, execution, low_latency, Box::new(())).unwrap();
             Fixture { disk, log, meter, queue, closed, next: 0 }
         }
 
@@ -278,7 +294,7 @@ mod tests {
         async fn reopen(self) -> Rig {
             self.queue.push(Job::Close(Done::new(|_| ()))).unwrap();
             assert!(self.closed.await.is_err(), "closed by being dropped");
-            assert!(self.queue.claim().is_none(), "what is closed is nobody's");
+            assert!(self.queue.claim().is_none(), "a closed writer cannot be claimed");
             Rig::open(&self.disk, LogOptions::default()).unwrap()
         }
     }
@@ -296,7 +312,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_idle_writer_on_a_quick_disk_is_used_in_place() {
+    async fn an_idle_writer_on_a_fast_disk_is_used_in_place() {
         let mut fixture = Fixture::start(Execution::Threads, Stopwatch::default());
         assert!(fixture.queue.claim().is_none(), "nothing is known of the disk yet");
         for _ in 0..100 {
@@ -337,9 +353,10 @@ mod tests {
         assert_eq!(fixture.reopen().await.entries().len(), 300);
     }
 
-    /// What was put off is written here, behind the tasks that were ready, and nothing that comes later overtakes it.
+    /// What was deferred is written here, behind the tasks that were ready, and nothing that comes later
+    /// overtakes it.
     #[tokio::test]
-    async fn what_is_put_off_is_carried_out_in_place_and_in_order() {
+    async fn what_is_deferred_is_carried_out_in_place_and_in_order() {
         let mut fixture = Fixture::start(Execution::Threads, Stopwatch::default());
         for _ in 0..100 {
             fixture.append().await;
@@ -354,9 +371,9 @@ mod tests {
             };
             let ready = sender.clone();
             let (first, second) = (fixture.entry(), fixture.entry());
-            fixture.queue.push_soon(Job::Append(vec![first], done("put off"))).unwrap();
+            fixture.queue.push_deferred(Job::Append(vec![first], done("deferred"))).unwrap();
             tokio::spawn(async move { ready.send(("ready", thread::current().id())).unwrap() });
-            assert!(fixture.queue.claim().is_none(), "a claim would overtake what is put off");
+            assert!(fixture.queue.claim().is_none(), "a claim would overtake what is deferred");
             if queued_meanwhile {
                 fixture.queue.push(Job::Append(vec![second], done("queued"))).unwrap();
                 let mut durable = vec![];
@@ -367,7 +384,7 @@ mod tests {
                 }
             } else {
                 assert_eq!(receiver.recv().await, Some(("ready", here)));
-                assert_eq!(receiver.recv().await, Some(("put off", here)));
+                assert_eq!(receiver.recv().await, Some(("deferred", here)));
                 fixture.queue.push(Job::Append(vec![second], done("queued"))).unwrap();
                 assert!(
                     receiver.recv().await.is_some_and(|(name, thread)| name == "queued" && thread != here)
@@ -377,18 +394,48 @@ mod tests {
         assert_eq!(fixture.reopen().await.entries().len(), 104);
     }
 
-    /// A shutdown right behind an entry that was put off: it is in the log all the same.
+    /// A shutdown right behind an entry that was deferred: it is in the log all the same.
     #[tokio::test]
-    async fn what_is_put_off_is_written_before_the_log_is_closed() {
+    async fn what_is_deferred_is_written_before_the_log_is_closed() {
         let mut fixture = Fixture::start(Execution::Threads, Stopwatch::default());
         for _ in 0..100 {
             fixture.append().await;
         }
         drop(fixture.claim());
         let entry = fixture.entry();
-        fixture.queue.push_soon(Job::Append(vec![entry], Done::new(|_| ()))).unwrap();
-        assert!(fixture.queue.claim().is_none(), "it is put off, not done");
+        fixture.queue.push_deferred(Job::Append(vec![entry], Done::new(|_| ()))).unwrap();
+        assert!(fixture.queue.claim().is_none(), "it is deferred, not done");
         assert_eq!(fixture.reopen().await.entries().len(), 101);
+    }
+
+    /// In simulation the writer is a task. Others use it under the same conditions, and not while its disk
+    /// has a delay.
+    #[tokio::test]
+    async fn a_writer_that_is_a_task_is_used_in_place_too() {
+        let mut fixture = Fixture::start(Execution::Tasks, Stopwatch::default());
+        assert!(fixture.queue.claim().is_none(), "nothing is known of the disk yet");
+        for _ in 0..100 {
+            fixture.append().await;
+        }
+        let (first, second) = (fixture.entry(), fixture.entry());
+        let (sender, durable) = oneshot::channel();
+        let done = Done::new(|result| drop(sender.send(result)));
+        fixture.queue.push(Job::Append(vec![first], done)).unwrap();
+        assert!(fixture.queue.claim().is_none(), "a claim would overtake what is queued");
+        durable.await.unwrap().unwrap();
+        let claim = fixture.queue.claim().expect("it is idle and fast");
+        claim.carry_out(vec![Job::Append(vec![second], Done::new(|_| ()))]);
+
+        fixture.disk.slow_down(Duration::from_millis(3));
+        assert!(fixture.queue.claim().is_none(), "only the task can sleep for the delay");
+        fixture.append().await;
+        fixture.disk.slow_down(Duration::ZERO);
+        assert!(fixture.queue.claim().is_none(), "one slow sync outweighs many fast ones");
+        for _ in 0..100 {
+            fixture.append().await;
+        }
+        assert!(fixture.queue.claim().is_some());
+        assert_eq!(fixture.reopen().await.entries().len(), 203);
     }
 
     /// A thread that others share must not be kept waiting by a disk that is known to be slow.
@@ -407,7 +454,7 @@ mod tests {
         let (sender, receiver) = oneshot::channel();
         let entry = fixture.entry();
         let done = Done::new(move |_| sender.send(thread::current().id()).unwrap());
-        fixture.queue.push_soon(Job::Append(vec![entry], done)).unwrap();
+        fixture.queue.push_deferred(Job::Append(vec![entry], done)).unwrap();
         assert_ne!(receiver.await.unwrap(), thread::current().id());
         let queue = fixture.queue.clone();
         fixture.reopen().await;

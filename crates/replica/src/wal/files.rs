@@ -1,8 +1,8 @@
-//! Making and removing segment files, out of the writer's way.
+//! Creates and removes segment files without blocking the writer.
 //!
-//! Filling a new segment with zeros takes longer than a heartbeat interval. A helper thread does it
-//! while the segment before is still being written, and removes what a purge has left behind. In
-//! simulation, where files cost nothing, the same happens inline.
+//! Filling a new segment with zeros takes longer than a heartbeat interval. A helper thread does it while the
+//! segment before is still being written, and removes what a purge has left behind. In simulation, where
+//! files cost nothing, the same happens inline.
 
 use super::segment::{self, Segment};
 use crate::config::Execution;

@@ -1,5 +1,5 @@
-//! Ways in for the fuzz targets: a log as a disk gives it back. Almost no mutation keeps a checksum, so what lies
-//! behind the checksums is reached by setting them right.
+//! Entry points for the fuzz targets: a log as a disk returns it. Almost no mutation keeps a checksum valid,
+//! so the code behind the checksums is reached by correcting them.
 
 use super::frame::{self, Position};
 use super::record;
@@ -27,7 +27,8 @@ pub fn content(bytes: &[u8]) {
     }
 }
 
-/// Starts from a segment with one frame of these records: each is a length of one byte, and so much of kind and payload.
+/// Starts from a segment with one frame of these records: each is a length of one byte, and so much of kind
+/// and payload.
 pub fn records(mut bytes: &[u8]) {
     let mut frame = Vec::new();
     frame::begin(&mut frame);

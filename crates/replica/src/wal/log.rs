@@ -1,8 +1,8 @@
-//! The memory of the log: which entries there are, where they lie, and the most recent ones.
+//! The log in memory: which entries there are, where they are on disk, and the most recent ones.
 //!
-//! It is changed when a job is *queued*, so it can be ahead of the disk; nothing here says anything
-//! about durability. Its size is bounded: a few words for every entry since the last purge, and
-//! `cache_bytes` of entries, plus those still on their way to the disk.
+//! It is changed when a job is *queued*, so it can be ahead of the disk; nothing here says anything about
+//! durability. Its size is bounded: a few words for every entry since the last purge, and `cache_bytes` of
+//! entries, plus those that are still being written.
 
 use super::record::{self, EntryKind, LogEntry, LogId, Record, Vote};
 use crate::disk::DiskFile;

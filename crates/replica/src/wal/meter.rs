@@ -1,4 +1,4 @@
-//! Counting what the log does. Read by people; all that is decided by it is when a snapshot is due.
+//! Counts what the log does, for people. It decides only when a snapshot is due.
 
 use crate::status::{Histogram, LogStatus};
 use parking_lot::Mutex;

@@ -1,16 +1,16 @@
 //! The log on disk: one writer, one sync for all that queued up, nothing acknowledged before it.
 //!
-//! *What is written.* Segments (`segment`) hold frames (`frame`); a frame holds all records (`record`)
-//! that one sync covers. The writer starts a frame only after the sync of the frame before it has
-//! returned, so **a valid frame proves that everything before it was synced**. That is how recovery
-//! (`recovery`) tells a torn tail, which nobody was ever told about and which is cut, from a damaged
-//! middle, which held acknowledged entries and is refused. A small file (`synced`) says how far the log was synced, so that
-//! a tail, or a segment, that the disk has lost is not taken for a torn one.
+//! *What is written.* Segments (`segment`) hold frames (`frame`); a frame holds all records (`record`) that
+//! one sync covers. The writer starts a frame only after the sync of the frame before it has returned, so **a
+//! valid frame proves that everything before it was synced**. That is how recovery (`recovery`) tells a torn
+//! tail, which nobody was ever told about and which is cut, from a damaged middle, which held acknowledged
+//! entries and is refused. A small file (`synced`) says how far the log was synced, so that a tail, or a
+//! segment, that the disk has lost is not taken for a torn one.
 //!
-//! *Who writes.* [`Writer`] is a plain struct that takes a queue of jobs and turns it into frames;
-//! `driver` runs it on a thread of its own, or as a task in simulation. Votes, truncations and purges
-//! go through the same queue as entries: their order is part of their meaning. A follower whose queue is
-//! empty and whose disk is quick (`pace`) writes its entries where it stands.
+//! *Who writes.* [`Writer`] is a plain struct that takes a queue of jobs and turns it into frames; `driver`
+//! runs it on a thread of its own, or as a task in simulation. Votes, truncations and purges go through the
+//! same queue as entries: their order is part of their meaning. If the queue is empty and the disk fast, an
+//! append may be written in place, on the calling thread (`crate::low_latency`).
 //!
 //! *Who reads.* [`Log`] is the memory of it all: which entries there are, where they lie, and the most
 //! recent ones themselves. An entry is readable as soon as it is queued and acknowledged once synced.
@@ -23,7 +23,6 @@ mod frame;
 pub mod fuzzing;
 mod log;
 mod meter;
-mod pace;
 mod record;
 mod recovery;
 mod segment;

@@ -13,10 +13,11 @@
 //! on, and it is read back from memory. From now on it counts as durable, so it is written and
 //! synced once more before anybody is notified of it.
 //!
-//! Frames are numbered without gaps, so a whole segment that vanished, or a synced tail that turned
-//! into zeros, is noticed too, as soon as anything was written behind it. For what nothing was written behind there is
-//! the note of how far the log was synced (`synced`): a log that ends before it has lost what was acknowledged. After
-//! a loss of power that note is a lower bound, and damage to frames behind it cannot be told from a torn tail.
+//! Frames are numbered without gaps, so a whole segment that vanished, or a synced tail that turned into
+//! zeros, is noticed too, as soon as anything was written behind it. For what nothing was written behind
+//! there is the note of how far the log was synced (`synced`): a log that ends before it has lost what was
+//! acknowledged. After a loss of power that note is a lower bound, and damage to frames behind it cannot be
+//! told from a torn tail.
 
 use super::frame::{self, Position};
 use super::log::{Log, Place, SharedLog};
@@ -172,8 +173,8 @@ impl Replay {
         }
     }
 
-    /// Makes the last frame durable, which it need not be. Syncing alone would not do: after a sync that failed the
-    /// kernel may take the page for written.
+    /// Makes the last frame durable, which it need not be. Syncing alone would not do: after a sync that
+    /// failed the kernel may take the page for written.
     fn confirm_last_frame(&self) -> io::Result<()> {
         let Some((held, offset, bytes)) = &self.last_frame else { return Ok(()) };
         let file = &self.segments[*held].segment.file;

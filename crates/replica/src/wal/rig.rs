@@ -1,4 +1,4 @@
-//! A log on a simulated disk, driven by hand: for tests.
+//! A log on a simulated disk, driven by hand, for tests.
 
 use super::meter::Meter;
 use super::record::{EntryKind, LogEntry, LogId};

@@ -1,8 +1,8 @@
-//! Segments: the files of the log, made ready before they are needed.
+//! Segments: the files of the log, prepared before they are needed.
 //!
-//! A segment gets its name only when it has its full size, filled with zeros, and all of that is
-//! durable. Writing into it then changes no metadata, so a sync is one write to the disk, and the log
-//! does not run out of space in the middle of a frame.
+//! A segment gets its name only when it has its full size, filled with zeros, and all of that is durable.
+//! Writing into it then changes no metadata, so a sync is one write to the disk, and the log does not run out
+//! of space in the middle of a frame.
 
 use super::DIRECTORY;
 use crate::disk::{Disk, DiskFile};
@@ -14,7 +14,8 @@ use std::sync::Arc;
 /// Bytes in front of the first frame.
 pub(crate) const HEADER_BYTES: u64 = 64;
 const MAGIC: &[u8; 8] = b"TENURLOG";
-/// Raised when older programs could no longer read what newer ones write. Nothing was released with version 1.
+/// Raised when older programs could no longer read what newer ones write. Nothing was released with version
+/// 1.
 const VERSION: u32 = 2;
 /// Zeros are written in pieces of this size.
 const FILL_BYTES: usize = 256 << 10;

@@ -60,7 +60,8 @@ pub(crate) fn read(disk: &dyn Disk, salt: u64) -> io::Result<Known> {
     Ok(newest.map_or(Known::Damaged, Known::AtLeast))
 }
 
-/// Makes all notes durable: a snapshot is finished. Not through the writer, which may be busy for as long as a sync takes.
+/// Makes all notes durable: a snapshot is finished. Not through the writer, which may be busy for as long as
+/// a sync takes.
 pub(crate) fn sync(disk: &dyn Disk) -> io::Result<()> {
     match disk.open(NAME) {
         Ok(file) => file.sync_data(),
@@ -117,7 +118,8 @@ impl SyncedFile {
     }
 }
 
-/// `crc32c u32 · version u32 · frames u64 · first u64 · last u64`. The checksum covers the directory's salt too.
+/// `crc32c u32 · version u32 · frames u64 · first u64 · last u64`. The checksum covers the directory's salt
+/// too.
 fn encode(synced: Synced, salt: u64) -> [u8; RECORD_BYTES] {
     let mut record = [0; RECORD_BYTES];
     record[4..8].copy_from_slice(&VERSION.to_le_bytes());

@@ -1,4 +1,4 @@
-//! What the log promises, one fear at a time. The model test covers their combinations.
+//! What the log promises, one danger at a time. The model test covers their combinations.
 
 use super::SYNCED;
 use super::frame;
@@ -499,8 +499,8 @@ fn a_log_without_the_note_of_what_was_synced_is_refused() {
     refused_with(&disk, "`synced` is missing");
 }
 
-/// After a loss of power the note of what was synced is a lower bound: whatever is missing or shorter is refused all the same,
-/// damage to the last frames need not be. Counted; `--nocapture` shows the table.
+/// After a loss of power the note of what was synced is a lower bound: whatever is missing or shorter is
+/// refused all the same, damage to the last frames need not be. Counted; `--nocapture` shows the table.
 #[test]
 fn after_a_power_loss_files_that_are_gone_or_shorter_are_refused() {
     let mut counts: BTreeMap<&str, [u32; 3]> = BTreeMap::new();

@@ -9,16 +9,17 @@ use super::files::Files;
 use super::frame;
 use super::log::{Place, SharedLog};
 use super::meter::Meter;
-use super::pace::Pace;
 use super::record::{self, LogEntry, LogId, Record, Vote};
 use super::recovery::Recovered;
 use super::segment::{self, Segment};
 use super::synced::{Synced, SyncedFile};
 use crate::config::{Execution, LogOptions, Stopwatch};
 use crate::disk::Disk;
+use crate::low_latency::DiskPace;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Called once, with the outcome.
@@ -71,7 +72,7 @@ pub(crate) struct Writer {
     log: SharedLog,
     meter: Meter,
     stopwatch: Stopwatch,
-    pace: Pace,
+    pace: DiskPace,
     failure: watch::Sender<Option<String>>,
     /// All segments in use; the last one is written to.
     segments: VecDeque<Held>,
@@ -119,7 +120,7 @@ impl Writer {
             log,
             meter,
             stopwatch,
-            pace: Pace::default(),
+            pace: DiskPace::default(),
             failure,
             segments,
             appender: None,
@@ -161,9 +162,14 @@ impl Writer {
         open
     }
 
-    /// Whether the disk has been quick of late.
-    pub fn is_quick(&self) -> bool {
-        self.pace.is_quick()
+    /// Whether the disk has been fast of late.
+    pub fn is_fast(&self) -> bool {
+        self.pace.is_fast()
+    }
+
+    /// A simulated disk took this long, which was slept for and not measured.
+    pub fn delayed(&mut self, delay: Duration) {
+        self.pace.synced(delay);
     }
 
     /// Puts a job into the frame under construction. Everything that becomes true with that frame
@@ -263,8 +269,9 @@ impl Writer {
         drop(log);
         let purged_before = self.durable.purged;
         self.durable = self.staged_state;
-        // The newest first: to the engine it says that all before it are durable too, and then those wake nobody. In their
-        // order, each would wake the engine, which runs at once on this very core and has the rest wait.
+        // The newest first: to the engine it says that all before it are durable too, and then those wake
+        // nobody. In their order, each would wake the engine, which runs at once on this very core and has
+        // the rest wait.
         for done in self.dones.drain(..).rev() {
             (done.0)(Ok(()));
         }

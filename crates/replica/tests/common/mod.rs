@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // each test binary uses its own part
 
+pub mod cluster;
+pub mod stranger;
 pub mod wires;
 
 use bytes::Bytes;

@@ -1,5 +1,6 @@
-//! Damages to the files of a stopped node, many times, with a count of what came of it. What a node is, and how it is asked,
-//! is left to whoever uses this: `damage.rs` here, on replicas, and `damage.rs` of the end-to-end tests, on `tenure serve`.
+//! Damages to the files of a stopped node, many times, with a count of what came of it. What a node is, and
+//! how it is asked, is left to whoever uses this: `damage.rs` here, on replicas, and `damage.rs` of the
+//! end-to-end tests, on `tenure serve`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +27,8 @@ impl Dice {
     }
 }
 
-/// A cluster whose nodes 1 and 2 wrote without node 3 and were killed. Its files are damaged, judged and put back, many times.
+/// A cluster whose nodes 1 and 2 wrote without node 3 and were killed. Its files are damaged, judged and put
+/// back, many times.
 pub trait Killed {
     /// Forms a cluster, has it write, and kills it.
     fn make(dice: &mut Dice) -> Self;
@@ -51,8 +53,8 @@ pub fn keep_a_copy(directory: &Path, older: &mut Vec<(PathBuf, Vec<u8>)>) {
     }
 }
 
-/// Damages the files of node 2 in `TENURE_DAMAGE_ROUNDS` rounds drawn from `TENURE_DAMAGE_SEED`, prints what came of it by
-/// kind, and panics if something acknowledged was lost.
+/// Damages the files of node 2 in `TENURE_DAMAGE_ROUNDS` rounds drawn from `TENURE_DAMAGE_SEED`, prints what
+/// came of it by kind, and panics if something acknowledged was lost.
 pub fn damage_many<K: Killed>(rounds_usual: u64) {
     let setting =
         |name: &str, usual: u64| std::env::var(name).map_or(usual, |value| value.parse().expect("a number"));

@@ -1,82 +1,50 @@
 //! `tenure.v1.Fences`.
 
-use tenure_core::{Command, FenceName};
-use tenure_wire::proto::{self, fences_server::Fences};
-use tenure_wire::{ApiError, grpc};
-use tonic::{Request, async_trait};
+use std::sync::Arc;
 
-use super::{GrpcResult, Services, answer};
-use crate::calls::{FenceView, page};
+use tenure_wire::{ApiError, grpc, proto};
 
-#[async_trait]
-impl Fences for Services {
-    async fn arm(&self, request: Request<proto::ArmRequest>) -> GrpcResult<proto::ArmResponse> {
-        answer(
-            async {
-                self.0.submit_without_result(grpc::arm(request.into_inner())?).await?;
-                Ok(proto::ArmResponse {})
-            }
-            .await,
-        )
-    }
+use crate::calls::page;
+use crate::context::CallContext;
+use crate::front::Api;
 
-    async fn report_refused(
-        &self,
-        request: Request<proto::ReportRefusedRequest>,
-    ) -> GrpcResult<proto::ReportRefusedResponse> {
-        answer(
-            async {
-                self.0.submit_without_result(grpc::report_refused(request.into_inner())?).await?;
-                Ok(proto::ReportRefusedResponse {})
-            }
-            .await,
-        )
-    }
-
-    async fn remove(
-        &self,
-        request: Request<proto::FenceRemoveRequest>,
-    ) -> GrpcResult<proto::FenceRemoveResponse> {
-        let asked = request.into_inner();
-        answer(
-            async {
-                let (resource, fence) = (grpc::resource(asked.resource)?, FenceName::try_from(asked.fence)?);
-                self.0.submit_without_result(Command::RemoveFence { resource, fence }).await?;
-                Ok(proto::FenceRemoveResponse {})
-            }
-            .await,
-        )
-    }
-
-    async fn list(&self, request: Request<proto::FenceListRequest>) -> GrpcResult<proto::FenceListResponse> {
-        let asked = request.into_inner();
-        answer(
-            async {
-                let limit = page(asked.limit.map(Into::into))?;
-                let (fences, next) = self.0.fences(&asked.prefix, &asked.after, limit).await?;
-                Ok::<_, ApiError>(proto::FenceListResponse {
-                    fences: fences.iter().map(fence).collect(),
-                    next: next.unwrap_or_default(),
-                })
-            }
-            .await,
-        )
-    }
+pub(crate) async fn arm(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::ArmRequest,
+) -> Result<proto::ArmResponse, ApiError> {
+    api.submit_without_result(&context, grpc::arm(request)?).await?;
+    Ok(proto::ArmResponse {})
 }
 
-fn fence(view: &FenceView) -> proto::FenceView {
-    let armed = view.record.armed.iter();
-    proto::FenceView {
-        resource: view.resource.to_string(),
-        fence: view.fence.to_string(),
-        armed: armed
-            .map(|(slot, token)| proto::ArmedToken {
-                slot: slot.map(|slot| slot.get()),
-                token: token.get(),
-                current: view.newest.get(slot) == Some(token),
-            })
-            .collect(),
-        refused: view.record.refused,
-        refused_unix_ms: (view.record.refused > 0).then(|| view.record.refused_wall.as_unix_millis()),
-    }
+pub(crate) async fn report_refused(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::ReportRefusedRequest,
+) -> Result<proto::ReportRefusedResponse, ApiError> {
+    api.submit_without_result(&context, grpc::report_refused(request)?).await?;
+    Ok(proto::ReportRefusedResponse {})
+}
+
+pub(crate) async fn remove(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::FenceRemoveRequest,
+) -> Result<proto::FenceRemoveResponse, ApiError> {
+    api.submit_without_result(&context, grpc::remove_fence(request)?).await?;
+    Ok(proto::FenceRemoveResponse {})
+}
+
+pub(crate) async fn list(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::FenceListRequest,
+) -> Result<proto::FenceListResponse, ApiError> {
+    let limit = page(request.limit.map(Into::into))?;
+    let after = grpc::after_resource(request.after)?;
+    let (fences, next) = api.fences(&context, &request.prefix, after.as_ref(), limit).await?;
+    Ok(proto::FenceListResponse {
+        fences: fences.iter().map(grpc::fence).collect(),
+        next: next.map(|name| name.to_string()).unwrap_or_default(),
+    })
 }

@@ -9,12 +9,23 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_server::Health;
 use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
-use super::{GrpcResult, Services, status};
+use std::sync::Arc;
+
+use super::status;
+use crate::call_table::Cost;
+use crate::front::Api;
+
+/// The node, as a health check sees it.
+#[derive(Clone)]
+pub(super) struct NodeHealth(pub Arc<Api>);
+
+/// What a service answers.
+type GrpcResult<T> = Result<Response<T>, Status>;
 
 /// How often a watcher of our health makes us look.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-impl Services {
+impl NodeHealth {
     async fn serving(&self) -> ServingStatus {
         match self.0.ready().await {
             Ok(()) if !*self.0.stop.borrow() => ServingStatus::Serving,
@@ -29,7 +40,7 @@ fn known(service: &str) -> bool {
 }
 
 #[async_trait]
-impl Health for Services {
+impl Health for NodeHealth {
     async fn check(&self, request: Request<HealthCheckRequest>) -> GrpcResult<HealthCheckResponse> {
         if !known(&request.into_inner().service) {
             return Err(Status::not_found("no such service"));
@@ -41,16 +52,16 @@ impl Health for Services {
 
     async fn watch(&self, request: Request<HealthCheckRequest>) -> GrpcResult<Self::WatchStream> {
         let known = known(&request.into_inner().service);
-        let turn = self.0.watch_turn().map_err(status)?;
-        let changes = stream::unfold((self.clone(), None, turn), move |(services, sent, turn)| async move {
+        let turn = self.0.turn(Cost::Watch).map_err(status)?;
+        let changes = stream::unfold((self.clone(), None, turn), move |(health, sent, turn)| async move {
             loop {
-                let now = if known { services.serving().await } else { ServingStatus::ServiceUnknown };
+                let now = if known { health.serving().await } else { ServingStatus::ServiceUnknown };
                 if sent != Some(now) {
-                    return Some((now, (services, Some(now), turn)));
+                    return Some((now, (health, Some(now), turn)));
                 }
                 tokio::select! {
                     biased;
-                    () = services.0.stopping() => return None,
+                    () = health.0.stopping() => return None,
                     () = tokio::time::sleep(LOOK_EVERY) => {}
                 }
             }

@@ -1,138 +1,120 @@
 //! `tenure.v1.Leases`.
 
+use std::sync::Arc;
+
 use tenure_core::{ResourceName, Token};
-use tenure_wire::grpc;
-use tenure_wire::proto::{self, leases_server::Leases};
 use tenure_wire::words::millis;
-use tonic::{Request, async_trait};
+use tenure_wire::{ApiError, grpc, proto};
 
-use super::{GrpcResult, Services, answer, status};
+use super::Delivered;
 use crate::calls::{AcquireOutcome, page};
+use crate::context::CallContext;
 use crate::delivery::Delivery;
+use crate::front::Api;
 
-#[async_trait]
-impl Leases for Services {
-    async fn acquire(&self, request: Request<proto::AcquireRequest>) -> GrpcResult<proto::AcquireResponse> {
-        let api = &self.0;
-        let request = request.into_inner();
-        let poll_ms = request.poll_ms;
-        let acquire = grpc::acquire(request, api.node.draw_secret()).map_err(status)?;
-        match api.acquire(acquire, poll_ms).await.map_err(status)? {
-            AcquireOutcome::Granted(granted) => {
-                let mut response = tonic::Response::new(proto::AcquireResponse {
-                    grants: granted.grants.iter().map(grpc::grant).collect(),
-                    opened: granted.opened,
-                    queued: None,
-                });
-                response.extensions_mut().insert(Delivery::new(granted.hang_up));
-                Ok(response)
-            }
-            AcquireOutcome::Queued { session, ttl, ahead } => {
-                let queued = proto::StillQueued { session: session.to_string(), ttl_ms: millis(ttl), ahead };
-                let queued = Some(queued);
-                Ok(tonic::Response::new(proto::AcquireResponse { grants: Vec::new(), opened: None, queued }))
-            }
+pub(crate) async fn acquire(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::AcquireRequest,
+) -> Result<Delivered<proto::AcquireResponse>, ApiError> {
+    let poll_ms = request.poll_ms;
+    let acquire = grpc::acquire(request, api.node.draw_secret())?;
+    Ok(match api.acquire(&context, acquire, poll_ms).await? {
+        AcquireOutcome::Granted(granted) => {
+            let response = proto::AcquireResponse {
+                grants: granted.grants.iter().map(grpc::grant).collect(),
+                opened: granted.opened,
+                queued: None,
+            };
+            Delivered(response, Delivery::new(granted.hang_up))
         }
-    }
+        AcquireOutcome::Queued { session, ttl, ahead } => {
+            let queued = proto::StillQueued { session: session.to_string(), ttl_ms: millis(ttl), ahead };
+            let response = proto::AcquireResponse { grants: Vec::new(), opened: None, queued: Some(queued) };
+            Delivered(response, Delivery::new(None))
+        }
+    })
+}
 
-    async fn cancel(&self, request: Request<proto::CancelRequest>) -> GrpcResult<proto::CancelResponse> {
-        answer(
-            async {
-                let released = self.0.cancel(grpc::cancel(request.into_inner())?).await?;
-                Ok(proto::CancelResponse { released })
-            }
-            .await,
-        )
-    }
+pub(crate) async fn cancel(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::CancelRequest,
+) -> Result<proto::CancelResponse, ApiError> {
+    let released = api.cancel(&context, grpc::cancel(request)?).await?;
+    Ok(proto::CancelResponse { released })
+}
 
-    async fn release(&self, request: Request<proto::ReleaseRequest>) -> GrpcResult<proto::ReleaseResponse> {
-        answer(
-            async {
-                let released = self.0.release(grpc::release(request.into_inner())?).await?;
-                Ok(proto::ReleaseResponse { released })
-            }
-            .await,
-        )
-    }
+pub(crate) async fn release(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::ReleaseRequest,
+) -> Result<proto::ReleaseResponse, ApiError> {
+    let released = api.release(&context, grpc::release(request)?).await?;
+    Ok(proto::ReleaseResponse { released })
+}
 
-    async fn transfer(
-        &self,
-        request: Request<proto::TransferRequest>,
-    ) -> GrpcResult<proto::TransferResponse> {
-        answer(
-            async {
-                let grant = self.0.transfer(grpc::transfer(request.into_inner())?).await?;
-                Ok(proto::TransferResponse { grant: Some(grpc::grant_to_another(&grant)) })
-            }
-            .await,
-        )
-    }
+pub(crate) async fn transfer(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::TransferRequest,
+) -> Result<proto::TransferResponse, ApiError> {
+    let grant = api.transfer(&context, grpc::transfer(request)?).await?;
+    Ok(proto::TransferResponse { grant: Some(grpc::grant_to_another(&grant)) })
+}
 
-    async fn revoke(&self, request: Request<proto::RevokeRequest>) -> GrpcResult<proto::RevokeResponse> {
-        answer(
-            async {
-                let revoked = self.0.revoke(grpc::revoke(request.into_inner())?).await?;
-                Ok(proto::RevokeResponse {
-                    holdings: revoked.holdings.iter().map(grpc::holding).collect(),
-                    token: revoked.token.map(Token::get),
-                })
-            }
-            .await,
-        )
-    }
+pub(crate) async fn revoke(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::RevokeRequest,
+) -> Result<proto::RevokeResponse, ApiError> {
+    let revoked = api.revoke(&context, grpc::revoke(request)?).await?;
+    Ok(proto::RevokeResponse {
+        holdings: revoked.holdings.iter().map(grpc::holding).collect(),
+        token: revoked.token.map(Token::get),
+    })
+}
 
-    async fn get(&self, request: Request<proto::LeaseGetRequest>) -> GrpcResult<proto::LeaseGetResponse> {
-        let asked = request.into_inner();
-        answer(
-            async {
-                let (lease, revision) = self.0.lease(&grpc::resource(asked.resource)?, asked.stale).await?;
-                Ok(proto::LeaseGetResponse { lease: Some(grpc::lease(&lease)), revision: revision.get() })
-            }
-            .await,
-        )
-    }
+pub(crate) async fn get(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::LeaseGetRequest,
+) -> Result<proto::LeaseGetResponse, ApiError> {
+    let (lease, revision) = api.lease(&context, &grpc::resource(request.resource)?, request.stale).await?;
+    Ok(proto::LeaseGetResponse { lease: Some(grpc::lease(&lease)), revision: revision.get() })
+}
 
-    async fn list(&self, request: Request<proto::LeaseListRequest>) -> GrpcResult<proto::LeaseListResponse> {
-        let asked = request.into_inner();
-        answer(
-            async {
-                let after: Option<ResourceName> =
-                    if asked.after.is_empty() { None } else { Some(grpc::resource(asked.after)?) };
-                let limit = page(asked.limit.map(Into::into))?;
-                let (leases, next, revision) =
-                    self.0.leases(&asked.prefix, after.as_ref(), limit, asked.stale).await?;
-                Ok(proto::LeaseListResponse {
-                    leases: leases.iter().map(grpc::lease).collect(),
-                    next: next.map(|name| name.to_string()).unwrap_or_default(),
-                    revision: revision.get(),
-                })
-            }
-            .await,
-        )
-    }
+pub(crate) async fn list(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::LeaseListRequest,
+) -> Result<proto::LeaseListResponse, ApiError> {
+    let after: Option<ResourceName> =
+        if request.after.is_empty() { None } else { Some(grpc::resource(request.after)?) };
+    let limit = page(request.limit.map(Into::into))?;
+    let (leases, next, revision) =
+        api.leases(&context, &request.prefix, after.as_ref(), limit, request.stale).await?;
+    Ok(proto::LeaseListResponse {
+        leases: leases.iter().map(grpc::lease).collect(),
+        next: next.map(|name| name.to_string()).unwrap_or_default(),
+        revision: revision.get(),
+    })
+}
 
-    async fn history(&self, request: Request<proto::HistoryRequest>) -> GrpcResult<proto::HistoryResponse> {
-        let asked = request.into_inner();
-        answer(
-            async {
-                let (lease, past) = self.0.history(&grpc::resource(asked.resource)?).await?;
-                let limit = asked.limit.map_or(usize::MAX, |limit| limit as usize);
-                Ok(proto::HistoryResponse {
-                    resource: lease.resource.to_string(),
-                    transitions: past.iter().rev().take(limit).map(grpc::transition).collect(),
-                })
-            }
-            .await,
-        )
-    }
+pub(crate) async fn history(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::HistoryRequest,
+) -> Result<proto::HistoryResponse, ApiError> {
+    let history = api.history(&context, &grpc::resource(request.resource)?).await?;
+    Ok(grpc::history(&history, request.limit.map_or(usize::MAX, |limit| limit as usize)))
+}
 
-    async fn barrier(&self, request: Request<proto::BarrierRequest>) -> GrpcResult<proto::BarrierResponse> {
-        answer(
-            async {
-                let token = self.0.barrier(grpc::resource(request.into_inner().resource)?).await?;
-                Ok(proto::BarrierResponse { token: token.get() })
-            }
-            .await,
-        )
-    }
+pub(crate) async fn barrier(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::BarrierRequest,
+) -> Result<proto::BarrierResponse, ApiError> {
+    let token = api.barrier(&context, grpc::resource(request.resource)?).await?;
+    Ok(proto::BarrierResponse { token: token.get() })
 }

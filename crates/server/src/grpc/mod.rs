@@ -1,119 +1,157 @@
 //! gRPC `tenure.v1`: the surface that client libraries use, with health checks and reflection.
 //!
-//! Services turn messages into commands with `tenure_wire::grpc`, ask [`Api`](crate::front::Api), and turn answers
-//! into messages. They hold no rule of their own.
+//! Handlers turn messages into commands with `tenure_wire::grpc`, ask [`Api`], and turn answers into messages. They
+//! hold no rule of their own. Which handler serves which method is in the table of calls; this file carries messages
+//! between the two.
 
-mod cluster;
+pub(crate) mod cluster;
 mod error;
-mod fences;
+pub(crate) mod fences;
 mod health;
-mod leases;
-mod registers;
-mod sequencers;
-mod sessions;
-mod stream;
-mod watch;
+pub(crate) mod leases;
+pub(crate) mod registers;
+pub(crate) mod sequencers;
+pub(crate) mod sessions;
+pub(crate) mod stream;
+pub(crate) mod watch;
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
-use tenure_wire::proto;
-use tenure_wire::proto::cluster_server::ClusterServer;
-use tenure_wire::proto::fences_server::FencesServer;
-use tenure_wire::proto::leases_server::LeasesServer;
-use tenure_wire::proto::registers_server::RegistersServer;
-use tenure_wire::proto::sequencers_server::SequencersServer;
-use tenure_wire::proto::sessions_server::SessionsServer;
-use tenure_wire::proto::stream_server::StreamServer;
-use tenure_wire::proto::watch_server::WatchServer;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use futures_util::{Stream, StreamExt};
+use prost::Message;
+use tenure_wire::{ApiError, Messages, proto};
+use tonic::server::Grpc;
 use tonic::service::Routes;
+use tonic::{Status, Streaming};
 use tonic_health::pb::health_server::HealthServer;
+use tower::service_fn;
 
+use crate::delivery::Delivery;
 use crate::front::Api;
 
 pub(crate) use error::status;
 
-/// What all services stand on.
-#[derive(Clone)]
-struct Services(Arc<Api>);
+/// A stream of answers.
+pub(crate) type Answers<A> = Pin<Box<dyn Stream<Item = Result<A, ApiError>> + Send>>;
 
-/// What a service answers.
-type GrpcResult<T> = Result<tonic::Response<T>, tonic::Status>;
+/// What a call with one answer gives: the message alone, or with the guard of a delivery.
+pub(crate) trait Reply {
+    type Message: Message + Send + 'static;
 
-/// Wraps what a call answered.
-fn answer<T>(result: Result<T, tenure_wire::ApiError>) -> GrpcResult<T> {
-    result.map(tonic::Response::new).map_err(status)
+    fn into_response(self) -> tonic::Response<Self::Message>;
 }
 
-/// Every service there is.
-pub(crate) fn router(api: Arc<Api>) -> Router {
-    let services = Services(api);
+impl<M: Message + Send + 'static> Reply for M {
+    type Message = M;
+
+    fn into_response(self) -> tonic::Response<M> {
+        tonic::Response::new(self)
+    }
+}
+
+/// A message whose caller must receive it, or what it says is undone.
+pub(crate) struct Delivered<M>(pub M, pub Delivery);
+
+impl<M: Message + Send + 'static> Reply for Delivered<M> {
+    type Message = M;
+
+    fn into_response(self) -> tonic::Response<M> {
+        let mut response = tonic::Response::new(self.0);
+        response.extensions_mut().insert(self.1);
+        response
+    }
+}
+
+/// One message in, one out.
+pub(crate) async fn unary<Q, A, F>(request: Request<Body>, call: impl FnOnce(Q) -> F + Send) -> Response<Body>
+where
+    Q: Message + Default + Send + 'static,
+    A: Reply,
+    F: Future<Output = Result<A, ApiError>> + Send,
+{
+    let mut call = Some(call);
+    let service = service_fn(move |request: tonic::Request<Q>| {
+        let answer = call.take().map(|call| call(request.into_inner()));
+        async move { answer.expect("called once").await.map(Reply::into_response).map_err(status) }
+    });
+    Grpc::new(Messages::<A::Message, Q>::default()).unary(service, request).await.map(Body::new)
+}
+
+/// One message in, a stream of them out.
+pub(crate) async fn server_streaming<Q, A, F>(
+    request: Request<Body>,
+    call: impl FnOnce(Q) -> F + Send,
+) -> Response<Body>
+where
+    Q: Message + Default + Send + 'static,
+    A: Message + Send + 'static,
+    F: Future<Output = Result<Answers<A>, ApiError>> + Send,
+{
+    let mut call = Some(call);
+    let service = service_fn(move |request: tonic::Request<Q>| {
+        let answers = call.take().map(|call| call(request.into_inner()));
+        async move { answers.expect("called once").await.map(streamed).map_err(status) }
+    });
+    Grpc::new(Messages::<A, Q>::default()).server_streaming(service, request).await.map(Body::new)
+}
+
+/// A stream of messages in, one out.
+pub(crate) async fn client_streaming<Q, A, F>(
+    request: Request<Body>,
+    call: impl FnOnce(Streaming<Q>) -> F + Send,
+) -> Response<Body>
+where
+    Q: Message + Default + Send + 'static,
+    A: Message + Send + 'static,
+    F: Future<Output = Result<A, ApiError>> + Send,
+{
+    let mut call = Some(call);
+    let service = service_fn(move |request: tonic::Request<Streaming<Q>>| {
+        let answer = call.take().map(|call| call(request.into_inner()));
+        async move { answer.expect("called once").await.map(tonic::Response::new).map_err(status) }
+    });
+    Grpc::new(Messages::<A, Q>::default()).client_streaming(service, request).await.map(Body::new)
+}
+
+/// A stream of messages in, another one out.
+pub(crate) async fn bidi<Q, A, F>(
+    request: Request<Body>,
+    call: impl FnOnce(Streaming<Q>) -> F + Send,
+) -> Response<Body>
+where
+    Q: Message + Default + Send + 'static,
+    A: Message + Send + 'static,
+    F: Future<Output = Result<Answers<A>, ApiError>> + Send,
+{
+    let mut call = Some(call);
+    let service = service_fn(move |request: tonic::Request<Streaming<Q>>| {
+        let answers = call.take().map(|call| call(request.into_inner()));
+        async move { answers.expect("called once").await.map(streamed).map_err(status) }
+    });
+    Grpc::new(Messages::<A, Q>::default()).streaming(service, request).await.map(Body::new)
+}
+
+type Statuses<A> = Pin<Box<dyn Stream<Item = Result<A, Status>> + Send>>;
+
+fn streamed<A: 'static>(answers: Answers<A>) -> tonic::Response<Statuses<A>> {
+    tonic::Response::new(Box::pin(answers.map(|answer| answer.map_err(status))))
+}
+
+/// The services that are not ours: health checks and reflection.
+pub(crate) fn services(api: Arc<Api>) -> Router {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(proto::FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let described = "the descriptors were made by the build that made the services";
-    Routes::new(SessionsServer::new(services.clone()))
-        .add_service(LeasesServer::new(services.clone()))
-        .add_service(RegistersServer::new(services.clone()))
-        .add_service(WatchServer::new(services.clone()))
-        .add_service(FencesServer::new(services.clone()))
-        .add_service(SequencersServer::new(services.clone()))
-        .add_service(ClusterServer::new(services.clone()))
-        .add_service(StreamServer::new(services.clone()))
-        .add_service(HealthServer::new(services))
+    Routes::new(HealthServer::new(health::NodeHealth(api)))
         .add_service(reflection().build_v1().expect(described))
         .add_service(reflection().build_v1alpha().expect(described))
         .into_axum_router()
 }
-
-/// What a call is named in metrics and logs: the same word for the same thing on HTTP and gRPC.
-pub(crate) fn call(path: &str) -> &'static str {
-    match path.strip_prefix("/tenure.v1.").unwrap_or_default() {
-        "Sessions/Open" => "sessions.open",
-        "Sessions/Renew" => "sessions.renew",
-        "Sessions/Close" => "sessions.close",
-        "Sessions/List" => "sessions.list",
-        "Sessions/Get" => "sessions.get",
-        "Sessions/Seen" => "sessions.seen",
-        "Sessions/ReportPause" => "sessions.report_pause",
-        "Leases/Acquire" => "leases.acquire",
-        "Leases/Cancel" => "leases.cancel",
-        "Leases/Release" => "leases.release",
-        "Leases/Transfer" => "leases.transfer",
-        "Leases/Revoke" => "leases.revoke",
-        "Leases/Get" => "leases.get",
-        "Leases/List" => "leases.list",
-        "Leases/History" => "leases.history",
-        "Leases/Barrier" => "leases.barrier",
-        "Registers/Write" => "registers.write",
-        "Registers/Get" => "registers.get",
-        "Registers/List" => "registers.list",
-        "Watch/Watch" => "watch.watch",
-        "Fences/Arm" => "fences.arm",
-        "Fences/ReportRefused" => "fences.report_refused",
-        "Fences/Remove" => "fences.remove",
-        "Fences/List" => "fences.list",
-        "Sequencers/Issue" => "sequencers.issue",
-        "Sequencers/Check" => "sequencers.check",
-        "Cluster/Status" => "cluster.status",
-        "Cluster/StepDown" => "cluster.step_down",
-        "Cluster/Upgrade" => "cluster.upgrade",
-        "Cluster/Add" => "cluster.add",
-        "Cluster/Remove" => "cluster.remove",
-        "Cluster/Backup" => "cluster.backup",
-        "Cluster/Restore" => RESTORE,
-        "Cluster/SetKind" => "cluster.set_kind",
-        "Cluster/Rebind" => "cluster.rebind",
-        "Stream/Commands" | "Stream/Renewals" => STREAM,
-        _ if path.starts_with("/grpc.health.v1.") => "health",
-        _ if path.starts_with("/grpc.reflection.") => "reflection",
-        _ => "other",
-    }
-}
-
-/// The name of a restore, whose body is a backup.
-pub(crate) const RESTORE: &str = "cluster.restore";
-/// The name of the session stream, whose requests live as long as their clients.
-pub(crate) const STREAM: &str = "stream";

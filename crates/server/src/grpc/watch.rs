@@ -1,15 +1,15 @@
 //! `tenure.v1.Watch`: the same pull from the machine's event log as over HTTP, one message per revision.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::{Stream, stream};
-use tenure_wire::grpc;
-use tenure_wire::proto::{self, watch_server::Watch};
-use tonic::{Request, Response, Status, async_trait};
+use futures_util::stream;
+use tenure_wire::{ApiError, grpc, proto};
 
-use super::{GrpcResult, Services, status};
+use super::Answers;
+use crate::context::CallContext;
+use crate::front::Api;
 use crate::watching::{Batch, Watching};
 
 /// A quiet stream says this often how far it has come, so that a watcher of a quiet prefix can resume although
@@ -22,30 +22,30 @@ struct State {
     ready: VecDeque<proto::WatchResponse>,
 }
 
-#[async_trait]
-impl Watch for Services {
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<proto::WatchResponse, Status>> + Send>>;
-
-    async fn watch(&self, request: Request<proto::WatchRequest>) -> GrpcResult<Self::WatchStream> {
-        let asked = request.into_inner();
-        let watching = Watching::begin(&self.0, asked.prefix, asked.from).await.map_err(status)?;
-        let ready = VecDeque::from([progress(&watching)]);
-        let messages = stream::unfold(Some(State { watching, ready }), |state| async move {
-            let mut state = state?;
-            loop {
-                if let Some(message) = state.ready.pop_front() {
-                    return Some((Ok(message), Some(state)));
-                }
-                match tokio::time::timeout(SIGN_OF_LIFE, state.watching.next()).await {
-                    Err(_) => state.ready.push_back(progress(&state.watching)),
-                    Ok(Ok(Some(batches))) => state.ready.extend(batches.iter().map(message)),
-                    Ok(Ok(None)) => return None,
-                    Ok(Err(error)) => return Some((Err(status(error)), None)),
-                }
+pub(crate) async fn watch(
+    api: Arc<Api>,
+    context: CallContext,
+    request: proto::WatchRequest,
+) -> Result<Answers<proto::WatchResponse>, ApiError> {
+    let watching = Watching::begin(&api, &context, request.prefix, request.from).await?;
+    let ready = VecDeque::from([progress(&watching)]);
+    Ok(Box::pin(stream::unfold(Some(State { watching, ready }), |state| async move {
+        let mut state = state?;
+        loop {
+            if let Some(message) = state.ready.pop_front() {
+                return Some((Ok(message), Some(state)));
             }
-        });
-        Ok(Response::new(Box::pin(messages)))
-    }
+            match tokio::time::timeout(SIGN_OF_LIFE, state.watching.next()).await {
+                Err(_) => state.ready.push_back(progress(&state.watching)),
+                Ok(Ok(Some(batches))) if batches.is_empty() => {
+                    state.ready.push_back(progress(&state.watching));
+                }
+                Ok(Ok(Some(batches))) => state.ready.extend(batches.iter().map(message)),
+                Ok(Ok(None)) => return None,
+                Ok(Err(error)) => return Some((Err(error), None)),
+            }
+        }
+    })))
 }
 
 /// A message without events: everything up to this revision has been sent.

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 
+use super::Refused;
+use super::error::no_such_call;
+use super::request::HttpRequest;
+use crate::context::CallContext;
 use crate::front::Api;
 
 /// Nothing but this server's own pages, scripts, styles and data; nothing inline; nobody may frame it.
@@ -47,10 +49,11 @@ const FILES: &[(&str, &str, &str)] = &[
     file!("/web/views/tuner.js", "views/tuner.js", SCRIPT),
 ];
 
-pub(super) fn router() -> Router<Arc<Api>> {
-    FILES.iter().fold(Router::new(), |router, (path, kind, content)| {
-        router.route(path, get(move || async move { page(kind, content) }))
-    })
+/// The file at this path.
+pub(crate) async fn file(_: Arc<Api>, _: CallContext, request: HttpRequest) -> Result<Response, Refused> {
+    let file = FILES.iter().find(|(path, ..)| *path == request.path());
+    let (_, kind, content) = file.ok_or_else(|| no_such_call(request.path()))?;
+    Ok(page(kind, content))
 }
 
 fn page(kind: &'static str, content: &'static str) -> Response {

@@ -3,36 +3,39 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
 use tenure_wire::json;
 
-use super::error::no_such_call;
-use super::extract::{Asked, Nothing, Written, read};
-use super::leases::Stale;
-use super::{HttpResult, Refused};
+use super::HttpResult;
+use super::request::HttpRequest;
+use crate::context::CallContext;
 use crate::front::Api;
 
-pub(super) async fn get(
-    State(api): State<Arc<Api>>,
-    written: Written,
-    Asked(asked): Asked<Stale>,
+pub(crate) async fn get(
+    api: Arc<Api>,
+    context: CallContext,
+    request: HttpRequest,
 ) -> HttpResult<json::Fences> {
-    written.no_verb()?;
-    let (lease, _) = api.lease(&written.resource()?, asked.stale).await?;
+    let asked: json::ReadQuery = request.query()?;
+    let (lease, _) = api.lease(&context, &request.resource()?, asked.stale).await?;
     Ok(Json((&lease).into()))
 }
 
-pub(super) async fn verb(
-    State(api): State<Arc<Api>>,
-    written: Written,
-    request: Request,
-) -> Result<Response, Refused> {
-    let command = match written.verb() {
-        "arm" => read::<json::Arm>(request, &api).await?.command(written.resource()?)?,
-        "refused" => read::<json::Refused>(request, &api).await?.command(written.resource()?)?,
-        verb => return Err(Refused(no_such_call(&format!("the verb `{verb}` of a resource's fences")))),
-    };
-    api.submit_without_result(command).await?;
-    Ok(Json(Nothing {}).into_response())
+pub(crate) async fn arm(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
+) -> HttpResult<json::Nothing> {
+    let body: json::Arm = request.body(&api).await?;
+    api.submit_without_result(&context, body.command(request.resource()?)?).await?;
+    Ok(Json(json::Nothing {}))
+}
+
+pub(crate) async fn report_refused(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
+) -> HttpResult<json::Nothing> {
+    let body: json::Refused = request.body(&api).await?;
+    api.submit_without_result(&context, body.command(request.resource()?)?).await?;
+    Ok(Json(json::Nothing {}))
 }

@@ -4,37 +4,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
-use tenure_core::state::Transition;
-use tenure_core::{Grant, LeaseView, ResourceName, Scope, SessionId, Token};
-use tenure_wire::words::{calendar, millis};
+use tenure_core::{Grant, ResourceName, Scope, SessionId, Token};
+use tenure_wire::words::millis;
 use tenure_wire::{ApiError, Code, Effect, json};
 
-use super::error::no_such_call;
-use super::extract::{Asked, Given, Nothing, Written, read};
+use super::request::HttpRequest;
 use super::{HttpResult, Refused};
+use crate::call_table::Call;
 use crate::calls::{AcquireOutcome, page};
+use crate::context::CallContext;
 use crate::delivery::undone_unless_delivered;
 use crate::front::Api;
 
-#[derive(Deserialize)]
-pub(super) struct List {
-    #[serde(default)]
-    prefix: String,
-    limit: Option<u64>,
-    #[serde(default)]
-    after: String,
-    #[serde(default)]
-    stale: bool,
-}
-
-pub(super) async fn list(State(api): State<Arc<Api>>, Asked(asked): Asked<List>) -> HttpResult<json::Leases> {
+pub(crate) async fn list(
+    api: Arc<Api>,
+    context: CallContext,
+    request: HttpRequest,
+) -> HttpResult<json::Leases> {
+    let asked: json::ListQuery = request.query()?;
     let after = if asked.after.is_empty() { None } else { Some(asked.after.parse::<ResourceName>()?) };
     let (leases, next, revision) =
-        api.leases(&asked.prefix, after.as_ref(), page(asked.limit)?, asked.stale).await?;
+        api.leases(&context, &asked.prefix, after.as_ref(), page(asked.limit)?, asked.stale).await?;
     Ok(Json(json::Leases {
         leases: leases.iter().map(Into::into).collect(),
         next: next.map(|name| name.to_string()),
@@ -42,148 +34,127 @@ pub(super) async fn list(State(api): State<Arc<Api>>, Asked(asked): Asked<List>)
     }))
 }
 
-#[derive(Deserialize)]
-pub(super) struct Stale {
-    #[serde(default)]
-    pub stale: bool,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Look {
-    #[serde(default)]
-    stale: bool,
-    view: Option<View>,
-}
-
-/// In whose shape a lease is shown.
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum View {
-    Kubernetes,
-}
-
-pub(super) async fn get(
-    State(api): State<Arc<Api>>,
-    written: Written,
-    Asked(asked): Asked<Look>,
+pub(crate) async fn get(
+    api: Arc<Api>,
+    context: CallContext,
+    request: HttpRequest,
 ) -> Result<Response, Refused> {
-    written.no_verb()?;
-    let (lease, _) = api.lease(&written.resource()?, asked.stale).await?;
+    let asked: json::LeaseQuery = request.query()?;
+    let (lease, _) = api.lease(&context, &request.resource()?, asked.stale).await?;
     let lease = json::Lease::from(&lease);
     Ok(match asked.view {
         None => Json(lease).into_response(),
-        Some(View::Kubernetes) => Json(json::KubernetesLease::of(&lease, api.clock.wall())).into_response(),
+        Some(json::LeaseShape::Kubernetes) => {
+            Json(json::KubernetesLease::of(&lease, api.clock.wall())).into_response()
+        }
     })
 }
 
-pub(super) async fn history(State(api): State<Arc<Api>>, written: Written) -> HttpResult<json::History> {
-    written.no_verb()?;
-    let (lease, past, granted) = api.history_dated(&written.resource()?).await?;
-    let mut history = history_of(&lease, &past);
-    for holder in &mut history.holders {
-        let since = granted.iter().find(|(token, _)| token.get() == holder.token);
-        holder.from = since.map(|(_, wall)| calendar(*wall));
-    }
-    Ok(Json(history))
+pub(crate) async fn history(
+    api: Arc<Api>,
+    context: CallContext,
+    request: HttpRequest,
+) -> HttpResult<json::History> {
+    Ok(Json((&api.history(&context, &request.resource()?).await?).into()))
 }
 
 /// The past of every resource that is remembered.
-pub(super) async fn histories(
-    State(api): State<Arc<Api>>,
-    Asked(asked): Asked<List>,
+pub(crate) async fn histories(
+    api: Arc<Api>,
+    context: CallContext,
+    request: HttpRequest,
 ) -> HttpResult<json::Histories> {
+    let asked: json::ListQuery = request.query()?;
     let after = if asked.after.is_empty() { None } else { Some(asked.after.parse::<ResourceName>()?) };
-    let (found, next) = api.histories(&asked.prefix, after.as_ref(), page(asked.limit)?, asked.stale).await?;
+    let (found, next) =
+        api.histories(&context, &asked.prefix, after.as_ref(), page(asked.limit)?, asked.stale).await?;
     Ok(Json(json::Histories {
-        histories: found.iter().map(|(lease, past)| history_of(lease, past)).collect(),
+        histories: found.iter().map(Into::into).collect(),
         next: next.map(|name| name.to_string()),
     }))
 }
 
-fn history_of(lease: &LeaseView, past: &[Transition]) -> json::History {
-    json::History {
-        resource: lease.resource.to_string(),
-        holders: lease.holders.iter().map(Into::into).collect(),
-        transitions: past.iter().rev().map(Into::into).collect(),
-    }
-}
-
-pub(super) async fn verb(
-    State(api): State<Arc<Api>>,
-    written: Written,
-    Asked(asked): Asked<Signed>,
-    request: Request,
+pub(crate) async fn acquire(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
 ) -> Result<Response, Refused> {
-    Ok(match written.verb() {
-        "acquire" => {
-            let body: json::Acquire = read(request, &api).await?;
-            let poll_ms = body.poll_ms;
-            let acquire = body.acquire(Some(written.resource()?), api.node.draw_secret())?;
-            let granted = match api.acquire(acquire, poll_ms).await? {
-                AcquireOutcome::Granted(granted) => granted,
-                AcquireOutcome::Queued { session, ttl, ahead } => return Ok(queued(session, ttl, ahead)),
-            };
-            let grant = granted.grants.first().ok_or_else(nothing_granted)?;
-            let sequencer = if asked.sequencer { Some(sequencer_of(&api, grant).await?) } else { None };
-            let response = Json(GrantedSigned { granted: grant.into(), sequencer }).into_response();
-            undone_unless_delivered(response, granted.hang_up)
-        }
-        "release" => {
-            let body: json::Release = read(request, &api).await?;
-            let resource = written.resource()?;
-            let released = api.release(body.command(resource.clone())?).await?;
-            Json(json::Released { resource: resource.to_string(), released }).into_response()
-        }
-        "transfer" => {
-            let body: json::Transfer = read(request, &api).await?;
-            let grant = api.transfer(body.command(written.resource()?)?).await?;
-            Json(json::Granted::to_another(&grant)).into_response()
-        }
-        "revoke" => {
-            let body: json::Revoke = read(request, &api).await?;
-            let resource = written.resource()?;
-            let revoked = api.revoke(body.command(resource.clone())?).await?;
-            Json(json::Revoked {
-                resource: resource.to_string(),
-                holders: revoked.holdings.iter().map(Into::into).collect(),
-                token: revoked.token.map(Token::get),
-            })
-            .into_response()
-        }
-        "barrier" => {
-            let _: Nothing = read(request, &api).await?;
-            let resource = written.resource()?;
-            let token = api.barrier(resource.clone()).await?.get();
-            Json(json::TokenTaken { resource: resource.to_string(), token }).into_response()
-        }
-        "kind" => {
-            let body: json::SetKind = read(request, &api).await?;
-            api.submit_without_result(body.command(written.resource()?)).await?;
-            Json(Nothing {}).into_response()
-        }
-        verb => return Err(Refused(no_such_call(&format!("the verb `{verb}` of a lease")))),
-    })
+    let asked: json::AcquireQuery = request.query()?;
+    let body: json::Acquire = request.body_of_session(&api).await?;
+    let poll_ms = body.poll_ms;
+    let acquire = body.acquire(Some(request.resource()?), api.node.draw_secret())?;
+    let granted = match api.acquire(&context, acquire, poll_ms).await? {
+        AcquireOutcome::Granted(granted) => granted,
+        AcquireOutcome::Queued { session, ttl, ahead } => return Ok(queued(session, ttl, ahead)),
+    };
+    let grant = granted.grants.first().ok_or_else(nothing_granted)?;
+    let sequencer = if asked.sequencer { Some(sequencer_of(&api, &context, grant).await?) } else { None };
+    let response = Json(json::GrantedSigned { granted: grant.into(), sequencer }).into_response();
+    Ok(undone_unless_delivered(response, granted.hang_up))
 }
 
-#[derive(Deserialize)]
-pub(super) struct Signed {
-    #[serde(default)]
-    sequencer: bool,
+pub(crate) async fn release(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
+) -> HttpResult<json::Released> {
+    let body: json::Release = request.body_of_session(&api).await?;
+    let resource = request.resource()?;
+    let released = api.release(&context, body.command(resource.clone())?).await?;
+    Ok(Json(json::Released { resource: resource.to_string(), released }))
 }
 
-/// A grant, and the signed statement of it where that was asked for.
-#[derive(Serialize)]
-struct GrantedSigned {
-    #[serde(flatten)]
-    granted: json::Granted,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    sequencer: Option<String>,
+pub(crate) async fn transfer(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
+) -> HttpResult<json::Granted> {
+    let body: json::Transfer = request.body_of_session(&api).await?;
+    let grant = api.transfer(&context, body.command(request.resource()?)?).await?;
+    Ok(Json(json::Granted::to_another(&grant)))
+}
+
+pub(crate) async fn revoke(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
+) -> HttpResult<json::Revoked> {
+    let body: json::Revoke = request.body(&api).await?;
+    let resource = request.resource()?;
+    let revoked = api.revoke(&context, body.command(resource.clone())?).await?;
+    Ok(Json(json::Revoked {
+        resource: resource.to_string(),
+        holders: revoked.holdings.iter().map(Into::into).collect(),
+        token: revoked.token.map(Token::get),
+    }))
+}
+
+pub(crate) async fn barrier(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
+) -> HttpResult<json::TokenTaken> {
+    let _: json::Nothing = request.body(&api).await?;
+    let resource = request.resource()?;
+    let token = api.barrier(&context, resource.clone()).await?.get();
+    Ok(Json(json::TokenTaken { resource: resource.to_string(), token }))
+}
+
+pub(crate) async fn set_kind(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
+) -> HttpResult<json::Nothing> {
+    let body: json::SetKind = request.body(&api).await?;
+    api.submit_without_result(&context, body.command(request.resource()?)).await?;
+    Ok(Json(json::Nothing {}))
 }
 
 /// Signs what was granted. If that fails the lease is there all the same, so the refusal says what to do with it.
-async fn sequencer_of(api: &Api, grant: &Grant) -> Result<String, ApiError> {
+async fn sequencer_of(api: &Api, context: &CallContext, grant: &Grant) -> Result<String, ApiError> {
+    let context = context.within(Call::SequencersIssue);
     let scope = Scope { resource: grant.resource.clone(), slot: grant.slot };
-    api.sequencer(&grant.session, &scope, Some(grant.token)).await.map_err(|error| {
+    api.sequencer(&context, &grant.session, &scope, Some(grant.token)).await.map_err(|error| {
         let effect = Effect::Applied;
         let hint = format!(
             "the lease was granted to session {}; ask POST /v1/sequencers for it again",
@@ -198,12 +169,15 @@ fn nothing_granted() -> ApiError {
 }
 
 /// Several resources at once, all or none.
-pub(super) async fn acquire_many(
-    State(api): State<Arc<Api>>,
-    Given(body): Given<json::Acquire>,
+pub(crate) async fn acquire_many(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
 ) -> Result<Response, Refused> {
+    let body: json::Acquire = request.body_of_session(&api).await?;
     let poll_ms = body.poll_ms;
-    let granted = match api.acquire(body.acquire(None, api.node.draw_secret())?, poll_ms).await? {
+    let acquire = body.acquire(None, api.node.draw_secret())?;
+    let granted = match api.acquire(&context, acquire, poll_ms).await? {
         AcquireOutcome::Granted(granted) => granted,
         AcquireOutcome::Queued { session, ttl, ahead } => return Ok(queued(session, ttl, ahead)),
     };
@@ -217,9 +191,11 @@ fn queued(session: SessionId, ttl: Duration, ahead: u32) -> Response {
     (StatusCode::ACCEPTED, Json(body)).into_response()
 }
 
-pub(super) async fn cancel(
-    State(api): State<Arc<Api>>,
-    Given(body): Given<json::Cancel>,
+pub(crate) async fn cancel(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
 ) -> HttpResult<json::Cancelled> {
-    Ok(Json(json::Cancelled { released: api.cancel(body.command()?).await? }))
+    let body: json::Cancel = request.body_of_session(&api).await?;
+    Ok(Json(json::Cancelled { released: api.cancel(&context, body.command()?).await? }))
 }

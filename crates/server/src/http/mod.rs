@@ -1,96 +1,73 @@
 //! HTTP/JSON: the surface that `curl`, the dashboard and the smallest clients use.
 //!
-//! Handlers read a request into checked types, ask [`Api`], and write the answer as `tenure_wire`'s JSON. They
-//! hold no rule of their own: what a path means is `path.rs`, what an error looks like is `error.rs`, what can be
-//! asked is `crate::calls`.
+//! Handlers read a request into checked types, ask [`Api`](crate::front::Api), and write the answer as `tenure_wire`'s
+//! JSON. They hold no rule of their own: which path leads to which handler is in the table of calls, how a request is
+//! read is `request.rs`, what an error looks like is `error.rs`, what can be asked is `crate::calls`.
 
-mod dashboard;
+pub(crate) mod dashboard;
 mod error;
-mod extract;
-mod fences;
-mod leases;
-mod openapi;
-mod pages;
-mod path;
-mod registers;
-mod sequencers;
-mod sessions;
-mod watch;
+pub(crate) mod fences;
+pub(crate) mod leases;
+pub(crate) mod openapi;
+pub(crate) mod pages;
+pub(crate) mod registers;
+mod request;
+pub(crate) mod sequencers;
+pub(crate) mod session_events;
+pub(crate) mod sessions;
+pub(crate) mod watch;
 
-use std::sync::Arc;
-
-use axum::Router;
-use axum::http::{HeaderValue, Method, Uri, header};
+use axum::body::Body;
+use axum::http::{HeaderValue, Method, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
+use http_body::Body as _;
 use tenure_wire::{ApiError, Code};
 
-use crate::front::Api;
+use crate::call_table::{HttpBinding, Missing};
 
-pub(crate) use error::Refused;
-pub(crate) use path::call;
+pub(crate) use error::{Refused, no_such_call};
+pub(crate) use request::HttpRequest;
 
 /// What a handler answers.
 type HttpResult<T> = Result<axum::Json<T>, Refused>;
 
-/// Every path there is. `openapi.rs` describes the same, and a test compares the two.
-pub(crate) fn router(api: Arc<Api>) -> Router {
-    Router::new()
-        .route("/v1/sessions", get(sessions::list).post(sessions::open))
-        .route("/v1/sessions:renew", post(sessions::renew_many))
-        .route("/v1/sessions/{id}", get(sessions::get).post(sessions::verb).delete(sessions::close))
-        .route("/v1/leases", get(leases::list))
-        .route("/v1/leases:acquire", post(leases::acquire_many))
-        .route("/v1/leases:cancel", post(leases::cancel))
-        .route("/v1/leases/{*resource}", get(leases::get).post(leases::verb))
-        .route("/v1/history/{*resource}", get(leases::history))
-        .route("/v1/history", get(leases::histories))
-        .route("/v1/watch", get(watch::watch))
-        .route("/v1/events", get(watch::events))
-        .route("/v1/registers", get(registers::list))
-        .route("/v1/registers:write", post(registers::write))
-        .route(
-            "/v1/registers/{*key}",
-            get(registers::get).put(registers::put).delete(registers::delete).post(registers::verb),
-        )
-        .route("/v1/fences/{*resource}", get(fences::get).post(fences::verb))
-        .route("/v1/sequencers", post(sequencers::issue))
-        .route("/v1/sequencers:check", post(sequencers::check))
-        .route("/v1/sequencers:rotate", post(sequencers::rotate))
-        .route("/v1/sequencers:withdraw", post(sequencers::withdraw))
-        .route("/.well-known/jwks.json", get(sequencers::keys))
-        .route("/v1/cluster", get(pages::cluster))
-        .route("/v1/probe/{number}", post(pages::probe))
-        .route("/metrics", get(pages::metrics))
-        .route("/healthz", get(pages::healthz))
-        .route("/readyz", get(pages::readyz))
-        .route("/openapi.json", get(openapi::page))
-        .merge(dashboard::router())
-        .fallback(nothing_here)
-        .method_not_allowed_fallback(wrong_method)
-        .layer(axum::middleware::map_response(plain_headers))
-        .with_state(api)
-}
+/// Since when the deprecated paths are: the day of release 0.1.0, as RFC 9745 writes it.
+const DEPRECATED_SINCE: HeaderValue = HeaderValue::from_static("@1794960000");
+/// Where it says what to use instead.
+const DEPRECATED_LINK: HeaderValue = HeaderValue::from_static("</openapi.json>; rel=\"deprecation\"");
 
-async fn nothing_here(uri: Uri) -> Refused {
-    Refused(error::no_such_call(uri.path()))
-}
-
-async fn wrong_method(method: Method, uri: Uri) -> Response {
-    let error =
-        ApiError::new(Code::MethodNotAllowed, format!("{} cannot be called with {method}", uri.path()))
-            .hint("GET /openapi.json lists every call");
-    let mut response = Refused(error).into_response();
-    if let Some(methods) = path::methods(uri.path()) {
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+/// The answer to a request that no call takes.
+pub(crate) fn missing(why: Missing, method: &Method, path: &str) -> Response {
+    match why {
+        Missing::NoSuchCall(what) => Refused(no_such_call(&what)).into_response(),
+        Missing::WrongMethod(methods) => {
+            let message = format!("{path} cannot be called with {method}");
+            let error =
+                ApiError::new(Code::MethodNotAllowed, message).hint("GET /openapi.json lists every call");
+            let mut response = Refused(error).into_response();
+            if let Ok(methods) = HeaderValue::try_from(methods) {
+                response.headers_mut().insert(header::ALLOW, methods);
+            }
+            response
+        }
     }
-    response
 }
 
-/// Answers are of the moment, and what they are is said once.
-async fn plain_headers(mut response: Response) -> Response {
+/// What every answer of this surface has in its head. Answers are of the moment, and what they are is said once.
+pub(crate) fn finish(mut response: Response, method: &Method, binding: Option<&HttpBinding>) -> Response {
     let headers = response.headers_mut();
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    if binding.is_some_and(|binding| binding.deprecated) {
+        headers.insert("deprecation", DEPRECATED_SINCE);
+        headers.append(header::LINK, DEPRECATED_LINK);
+    }
+    if method == Method::HEAD {
+        // The head of what a GET would have answered, without its body.
+        if let Some(length) = response.body().size_hint().exact() {
+            response.headers_mut().insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        return response.map(|_| Body::empty());
+    }
     response
 }

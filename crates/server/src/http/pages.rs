@@ -3,57 +3,50 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
 use tenure_wire::{ApiError, json};
 
-use super::extract::{Asked, Written};
+use super::request::HttpRequest;
 use super::{HttpResult, Refused};
+use crate::context::CallContext;
 use crate::front::Api;
 use crate::metrics;
 
-#[derive(Deserialize)]
-pub(super) struct Status {
-    #[serde(default)]
-    state_hash: bool,
-}
-
 /// The cluster as this node sees it; it answers without a leader, too, because that is when it is asked.
-pub(super) async fn cluster(
-    State(api): State<Arc<Api>>,
-    Asked(asked): Asked<Status>,
+pub(crate) async fn cluster(
+    api: Arc<Api>,
+    context: CallContext,
+    request: HttpRequest,
 ) -> HttpResult<json::ClusterStatus> {
-    Ok(Json(api.cluster(asked.state_hash).await?))
+    let asked: json::StatusQuery = request.query()?;
+    Ok(Json(api.cluster(&context, asked.state_hash).await?))
 }
 
 /// The leader's probe of its own client port has come in. Any other number is refused and changes nothing.
-pub(super) async fn probe(State(api): State<Arc<Api>>, written: Written) -> Result<StatusCode, Refused> {
-    match api.node.probe_arrived(written.probe()?) {
+pub(crate) async fn probe(
+    api: Arc<Api>,
+    _: CallContext,
+    request: HttpRequest,
+) -> Result<StatusCode, Refused> {
+    match api.node.probe_arrived(request.probe()?) {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(ApiError::not_found("probe", "with this number").into()),
     }
 }
 
-pub(super) async fn metrics(State(api): State<Arc<Api>>) -> Response {
+pub(crate) async fn metrics(api: Arc<Api>, _: CallContext, _: HttpRequest) -> Response {
     let page = metrics::render(&api.node, &api.traffic);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 
-/// What the two health pages answer.
-#[derive(Serialize)]
-pub(super) struct Health {
-    status: &'static str,
-}
-
 /// The process is there and answers.
-pub(super) async fn healthz() -> Json<Health> {
-    Json(Health { status: "ok" })
+pub(crate) async fn healthz(_: Arc<Api>, _: CallContext, _: HttpRequest) -> Json<json::Health> {
+    Json(json::Health { status: "ok".into() })
 }
 
 /// A leader is known and serves.
-pub(super) async fn readyz(State(api): State<Arc<Api>>) -> HttpResult<Health> {
+pub(crate) async fn readyz(api: Arc<Api>, _: CallContext, _: HttpRequest) -> HttpResult<json::Health> {
     api.ready().await?;
-    Ok(Json(Health { status: "ready" }))
+    Ok(Json(json::Health { status: "ready".into() }))
 }

@@ -3,35 +3,39 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
-use serde::{Deserialize, Serialize};
 use tenure_core::{Scope, Slot, Token};
 use tenure_wire::json;
 
 use super::HttpResult;
-use super::extract::{Given, Nothing};
+use super::request::HttpRequest;
+use crate::context::CallContext;
 use crate::front::Api;
 use crate::signing::{Checked, Verdict};
 
 /// How long a key set may be kept. A key that is missing from an older one is a reason to ask again at once.
 const KEYS_MAX_AGE: &str = "public, max-age=60";
 
-pub(super) async fn issue(
-    State(api): State<Arc<Api>>,
-    Given(body): Given<json::IssueSequencer>,
+pub(crate) async fn issue(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
 ) -> HttpResult<json::SequencerIssued> {
+    let body: json::IssueSequencer = request.body_of_session(&api).await?;
+    let session = body.session_id()?;
     let scope = Scope { resource: body.resource.parse()?, slot: body.slot.map(Slot::new) };
-    let sequencer = api.sequencer(&body.session.parse()?, &scope, None).await?;
+    let sequencer = api.sequencer(&context, &session, &scope, None).await?;
     Ok(Json(json::SequencerIssued { sequencer }))
 }
 
-pub(super) async fn check(
-    State(api): State<Arc<Api>>,
-    Given(body): Given<json::CheckSequencer>,
+pub(crate) async fn check(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
 ) -> HttpResult<json::SequencerChecked> {
-    let Checked { verdict, presented, seen } = api.check_sequencer(&body.sequencer).await?;
+    let body: json::CheckSequencer = request.body(&api).await?;
+    let Checked { verdict, presented, seen } = api.check_sequencer(&context, &body.sequencer).await?;
     Ok(Json(json::SequencerChecked {
         verdict: match verdict {
             Verdict::Valid => "valid",
@@ -44,31 +48,28 @@ pub(super) async fn check(
     }))
 }
 
-/// The name of a key.
-#[derive(Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct KeyName {
-    kid: String,
-}
-
 /// Gives the node that is asked a new key.
-pub(super) async fn rotate(
-    State(api): State<Arc<Api>>,
-    Given(Nothing {}): Given<Nothing>,
-) -> HttpResult<KeyName> {
-    Ok(Json(KeyName { kid: api.rotate_key().await? }))
+pub(crate) async fn rotate(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
+) -> HttpResult<json::KeyName> {
+    let _: json::Nothing = request.body(&api).await?;
+    Ok(Json(json::KeyName { kid: api.rotate_key(&context).await? }))
 }
 
-pub(super) async fn withdraw(
-    State(api): State<Arc<Api>>,
-    Given(body): Given<KeyName>,
-) -> HttpResult<Nothing> {
-    api.withdraw_key(body.kid.into()).await?;
-    Ok(Json(Nothing {}))
+pub(crate) async fn withdraw(
+    api: Arc<Api>,
+    context: CallContext,
+    mut request: HttpRequest,
+) -> HttpResult<json::Nothing> {
+    let body: json::KeyName = request.body(&api).await?;
+    api.withdraw_key(&context, body.kid.into()).await?;
+    Ok(Json(json::Nothing {}))
 }
 
 /// The public keys of all nodes.
-pub(super) async fn keys(State(api): State<Arc<Api>>) -> Response {
+pub(crate) async fn keys(api: Arc<Api>, _: CallContext, _: HttpRequest) -> Response {
     let headers = [(header::CONTENT_TYPE, "application/jwk-set+json"), (header::CACHE_CONTROL, KEYS_MAX_AGE)];
     (headers, api.jwks().await).into_response()
 }

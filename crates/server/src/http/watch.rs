@@ -3,54 +3,40 @@
 //! Each event is a message whose `event:` is its kind. Only the last one of a revision carries `id:`, so that a
 //! watcher cut off in the middle of a revision gets the whole of it again when it resumes.
 
+use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, header};
+use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::stream;
-use serde::{Deserialize, Serialize};
+use futures_util::{Stream, StreamExt, stream};
+use serde::Serialize;
 use tenure_core::Revision;
 use tenure_wire::{ApiError, json};
 
-use super::extract::Asked;
+use super::request::HttpRequest;
 use super::{HttpResult, Refused};
 use crate::calls::page;
+use crate::context::CallContext;
 use crate::front::Api;
 use crate::watching::{Batch, Watching};
 
 /// A quiet stream says this often that it is alive, and how far it has come: so that a watcher of a quiet prefix
 /// can resume although the rest of the world has moved on.
-const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
-
-#[derive(Deserialize)]
-pub(super) struct Watch {
-    #[serde(default)]
-    prefix: String,
-    from: Option<u64>,
-}
-
-#[derive(Deserialize)]
-pub(super) struct Past {
-    #[serde(default)]
-    prefix: String,
-    from: Option<u64>,
-    limit: Option<u64>,
-    #[serde(default)]
-    stale: bool,
-}
+pub(super) const SIGN_OF_LIFE: Duration = Duration::from_secs(15);
 
 /// What happened, as far as it is remembered.
-pub(super) async fn events(
-    State(api): State<Arc<Api>>,
-    Asked(asked): Asked<Past>,
+pub(crate) async fn events(
+    api: Arc<Api>,
+    context: CallContext,
+    request: HttpRequest,
 ) -> HttpResult<json::Events> {
-    let found = api.events(&asked.prefix, asked.from, page(asked.limit)?, asked.stale).await?;
+    let asked: json::EventsQuery = request.query()?;
+    let found = api.events(&context, &asked.prefix, asked.from, page(asked.limit)?, asked.stale).await?;
     Ok(Json(json::Events {
         events: found.events.iter().map(Into::into).collect(),
         complete_from: found.complete_from.get(),
@@ -59,41 +45,50 @@ pub(super) async fn events(
     }))
 }
 
-pub(super) async fn watch(
-    State(api): State<Arc<Api>>,
-    Asked(asked): Asked<Watch>,
-    headers: HeaderMap,
+pub(crate) async fn watch(
+    api: Arc<Api>,
+    context: CallContext,
+    request: HttpRequest,
 ) -> Result<Response, Refused> {
+    let asked: json::WatchQuery = request.query()?;
     // A browser that reconnects repeats the address, with `from` as it was, and adds where it got to.
-    let from = match headers.get("last-event-id") {
+    let from = match request.header("last-event-id")? {
         None => asked.from,
         Some(last) => {
-            let last = last.to_str().ok().and_then(|last| last.trim().parse::<u64>().ok());
+            let last = last.trim().parse::<u64>().ok();
             let last = last.ok_or_else(|| ApiError::invalid("Last-Event-ID is not a revision"))?;
             Some(last.saturating_add(1))
         }
     };
-    let watching = Watching::begin(&api, asked.prefix, from).await?;
+    let watching = Watching::begin(&api, &context, asked.prefix, from).await?;
     let begin = format!("retry: 1000\nid: {}\n\n", watching.sent_up_to());
-    let chunks = stream::unfold(Some((watching, Some(begin))), |state| async move {
+    Ok(event_stream(stream::unfold(Some((watching, Some(begin))), |state| async move {
         let (mut watching, begin) = state?;
         if let Some(begin) = begin {
-            return Some((chunk(begin), Some((watching, None))));
+            return Some((begin, Some((watching, None))));
         }
         let next = tokio::time::timeout(SIGN_OF_LIFE, watching.next()).await;
         match next {
-            Err(_) => Some((chunk(format!(":\nid: {}\n\n", watching.sent_up_to())), Some((watching, None)))),
-            Ok(Ok(Some(batches))) => Some((chunk(messages(&batches)), Some((watching, None)))),
+            // Nothing to report but how far it has come.
+            Ok(Ok(Some(batches))) if batches.is_empty() => {
+                Some((still_here(&watching), Some((watching, None))))
+            }
+            Err(_) => Some((still_here(&watching), Some((watching, None)))),
+            Ok(Ok(Some(batches))) => Some((messages(&batches), Some((watching, None)))),
             Ok(Ok(None)) => None,
-            Ok(Err(error)) => Some((chunk(last_words(error)), None)),
+            Ok(Err(error)) => Some((last_words(error), None)),
         }
-    });
-    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    Ok((headers, Body::from_stream(chunks)).into_response())
+    })))
 }
 
-fn chunk(text: String) -> Result<Bytes, std::convert::Infallible> {
-    Ok(text.into())
+/// Server-sent events as an answer, each text a piece of it.
+pub(super) fn event_stream(texts: impl Stream<Item = String> + Send + 'static) -> Response {
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    (headers, Body::from_stream(texts.map(|text| Ok::<_, Infallible>(Bytes::from(text))))).into_response()
+}
+
+fn still_here(watching: &Watching) -> String {
+    format!(":\nid: {}\n\n", watching.sent_up_to())
 }
 
 fn messages(batches: &[Batch]) -> String {
@@ -112,10 +107,10 @@ fn messages(batches: &[Batch]) -> String {
 }
 
 /// Why the stream ends although the watcher is still there: it fell too far behind.
-fn last_words(error: ApiError) -> String {
+pub(super) fn last_words(error: ApiError) -> String {
     format!("event: error\ndata: {}\n\n", as_json(&json::ErrorBody { error }))
 }
 
-fn as_json(value: &impl Serialize) -> String {
+pub(super) fn as_json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("an event is made of text and numbers")
 }

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 
 use axum::body::Body;
 use axum::http::Request;
+use http_body_util::BodyExt;
 use serde_json::json;
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::cluster_client::ClusterClient;
@@ -24,6 +25,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tower::util::BoxCloneService;
 
 use super::Node;
+use crate::front::FrontLimits;
 
 pub(super) type Channel = BoxCloneService<Request<tonic::body::Body>, axum::http::Response<Body>, Infallible>;
 
@@ -192,6 +194,81 @@ async fn who_releases_is_notified_once_and_so_are_others_of_the_session() {
     assert!(matches!(one.next().await, Content::PushEnded(ended) if ended.token == 3));
 }
 
+fn stream_write(bytes: usize) -> Asked {
+    let put = proto::Put { key: b"k".to_vec(), value: vec![7; bytes], guard: None, ephemeral: false };
+    let operation = proto::Operation { operation: Some(operation::Operation::Put(put)) };
+    Asked::Write(proto::StreamWrite { then: vec![operation], ..Default::default() })
+}
+
+/// Streams were not metered: a client could have as much in flight as it had credits for, each of any size.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stream_has_in_flight_is_bounded() {
+    let limits = FrontLimits { stream_bytes_max: 8 << 10, ..FrontLimits::default() };
+    let node = Node::start_with(limits).await;
+    let mut stream = CommandStream::connect(&node).await;
+    let Content::Error(refused) = stream.ask(0, None, stream_write(16 << 10)).await else {
+        panic!("a command that is too large for the stream is not refused");
+    };
+    let refused = ApiError::from(refused);
+    assert_eq!((refused.code, refused.about.limit.as_deref()), (Code::Overloaded, Some("stream_bytes_max")));
+    assert_eq!(refused.about.max, Some(8 << 10));
+    // The stream goes on, and what was answered makes room.
+    for _ in 0..4 {
+        let written = stream.ask(0, None, stream_write(6 << 10)).await;
+        assert!(matches!(written, Content::Written(_)), "{written:?}");
+    }
+    assert_eq!(node.front.api().streams().bytes(), 0, "everything was answered");
+}
+
+/// Half a message of every stream was held in memory for as long as its client liked.
+#[tokio::test(flavor = "multi_thread")]
+async fn messages_that_are_still_arriving_are_bounded_over_all_streams() {
+    let limits = FrontLimits { streams_bytes_max: 48 << 10, ..FrontLimits::default() };
+    let node = Node::start_with(limits).await;
+    // The head of a message of a megabyte, and the first 32 KiB of it.
+    let half = [&[0, 0, 0x10, 0, 0][..], &[0; 32 << 10]].concat();
+    let (sender, mut first) = half_a_message(&node, half.clone()).await;
+    let soon = std::time::Duration::from_secs(20);
+    let counted = async {
+        while node.front.api().streams().bytes() < 32 << 10 {
+            first.frame().await;
+        }
+    };
+    tokio::time::timeout(soon, counted).await.expect("half a message counts");
+    let (_second, mut body) = half_a_message(&node, half).await;
+    let mut trailers = None;
+    let ended = async {
+        while let Some(frame) = body.frame().await {
+            trailers = frame.unwrap().into_trailers().ok().or(trailers.take());
+        }
+    };
+    tokio::time::timeout(soon, ended).await.expect("a stream that is too much ends");
+    let status = Status::from_header_map(&trailers.expect("the stream ends with a status")).unwrap();
+    assert_eq!(code(&status), Code::Overloaded);
+    assert_eq!(ApiError::from(&status).about.limit.as_deref(), Some("streams_bytes_max"));
+    // When the first is gone, there is room again.
+    drop((sender, first));
+    let gone = async {
+        while node.front.api().streams().bytes() > 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(soon, gone).await.expect("a stream that is gone takes no room");
+    CommandStream::connect(&node).await;
+}
+
+/// A command stream on which so much has arrived, and nothing follows.
+async fn half_a_message(node: &Node, bytes: Vec<u8>) -> (mpsc::Sender<bytes::Bytes>, Body) {
+    let (sender, receiver) = mpsc::channel(4);
+    sender.send(bytes.into()).await.unwrap();
+    let chunks = futures_util::stream::unfold(receiver, |mut receiver: mpsc::Receiver<bytes::Bytes>| async {
+        receiver.recv().await.map(|chunk| (Ok::<_, Infallible>(chunk), receiver))
+    });
+    let request = Request::builder().method("POST").uri("/tenure.v1.Stream/Commands");
+    let request = request.header("content-type", "application/grpc").header("te", "trailers");
+    (sender, node.send(request.body(Body::from_stream(chunks)).unwrap()).await.into_body())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn registers_fences_and_the_cluster() {
     let node = Node::start().await;
@@ -263,15 +340,54 @@ async fn a_node_that_is_alone_says_what_it_cannot_do_and_can_be_backed_up() {
         token_floor,
         holders_stopped: false,
         piece: piece.to_vec(),
+        checksum: Vec::new(),
     };
     for (message, expected) in [
         (restore(10, &backup), Code::NotEmpty),
         (restore(0, &backup), Code::InvalidToken),
-        (restore(10, &backup[..backup.len() - 1]), Code::InvalidArgument),
+        (restore(10, b"something else"), Code::InvalidArgument),
+        (proto::RestoreRequest { checksum: vec![1], ..restore(10, &backup) }, Code::InvalidArgument),
     ] {
         let refused = cluster.restore(futures_util::stream::iter([message])).await.unwrap_err();
         assert_eq!(code(&refused), expected);
     }
+}
+
+/// A backup without its last byte is staged and never restored; the same file, sent whole, goes on from there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_broke_off_is_continued() {
+    let old = Node::start().await;
+    old.acquire("b", "a").await;
+    let mut pieces =
+        ClusterClient::new(old.channel()).backup(proto::BackupRequest::default()).await.unwrap().into_inner();
+    let mut backup = Vec::new();
+    while let Some(message) = pieces.message().await.unwrap() {
+        backup.extend(message.piece);
+    }
+    let checksum = backup[backup.len() - 16..].to_vec();
+    let message = |piece: &[u8]| proto::RestoreRequest {
+        token_floor: 10,
+        holders_stopped: true,
+        piece: piece.to_vec(),
+        checksum: checksum.clone(),
+    };
+    let new = Node::start().await;
+    let mut cluster = ClusterClient::new(new.channel());
+    let cut: Vec<_> = backup[..backup.len() - 1].chunks(7).map(message).collect();
+    let refused = cluster.restore(futures_util::stream::iter(cut)).await.unwrap_err();
+    assert_eq!(code(&refused), Code::InvalidArgument, "it is no whole backup");
+    let status = cluster.status(proto::ClusterStatusRequest::default()).await.unwrap().into_inner();
+    let staging = status.staging.expect("what arrived is staged");
+    assert_eq!((staging.pieces, staging.records, status.last_token), (1, 1, 0), "and nothing is visible");
+    assert!((1..=600_000).contains(&staging.discarded_in_ms), "{staging:?}");
+
+    for _ in 0..2 {
+        let whole: Vec<_> = backup.chunks(7).map(message).collect();
+        let restored = cluster.restore(futures_util::stream::iter(whole)).await.unwrap().into_inner();
+        assert_eq!((restored.token_floor, restored.grants_in_ms), (10, 0), "also if its answer was lost");
+    }
+    let status = cluster.status(proto::ClusterStatusRequest::default()).await.unwrap().into_inner();
+    assert_eq!((status.staging, status.last_token), (None, 10));
 }
 
 #[tokio::test(flavor = "multi_thread")]

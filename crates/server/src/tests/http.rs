@@ -41,6 +41,78 @@ async fn a_session_lives_from_open_to_close() {
     node.post(&format!("/v1/sessions/{id}:seen"), json!({"revision": 1})).await.refused("unknown_session");
 }
 
+/// The header names the session, so that its id is in no path; a body may leave it out.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_is_named_by_a_header() {
+    let node = Node::start().await;
+    let opened = node.open("a").await;
+    let id = opened["session"].as_str().unwrap();
+    let own = |method: Method, path: &'static str, body: Value| {
+        let body = body.to_string();
+        async { node.call_as(id, method, path, body).await }
+    };
+    let renewed = own(Method::POST, "/v1/session:renew", json!({"number": 9})).await.ok();
+    assert_eq!((&renewed["session"], &renewed["number"]), (&opened["session"], &json!(9)));
+    let grant = own(Method::POST, "/v1/leases/own:acquire", json!({})).await.ok();
+    assert_eq!(grant["session"], opened["session"]);
+    let shown = own(Method::GET, "/v1/session", json!({})).await.ok();
+    assert_eq!((&shown["leases"], &shown["held"][0]["token"]), (&json!(1), &grant["token"]));
+    own(Method::POST, "/v1/session:seen", json!({"revision": 1})).await.ok();
+    own(Method::POST, "/v1/session:paused", json!({"paused_ms": 4_000})).await.ok();
+    own(Method::PUT, "/v1/registers/mine", json!({"value": "x", "ephemeral": true})).await.ok();
+    own(Method::POST, "/v1/sequencers", json!({"resource": "own"})).await.ok();
+    own(Method::POST, "/v1/leases:acquire", json!({"resources": ["b"], "number": 1})).await.ok();
+    own(Method::POST, "/v1/leases:cancel", json!({"acquire": 1})).await.ok();
+    own(Method::POST, "/v1/leases/own:transfer", json!({"to": 7})).await.refused("not_ready");
+    // The same id in both places is fine, two different ones are not.
+    let other = node.open("b").await["session"].clone();
+    own(Method::POST, "/v1/leases/own:release", json!({"session": other})).await.refused("invalid_argument");
+    own(Method::POST, "/v1/leases/own:release", json!({"session": id})).await.ok();
+    own(Method::POST, "/v1/leases/own:acquire", json!({"holder": "a", "ttl_ms": 5_000}))
+        .await
+        .refused("invalid_argument");
+    let closed = own(Method::DELETE, "/v1/session", json!({})).await.ok();
+    assert_eq!(closed["released"], 0);
+    own(Method::POST, "/v1/session:renew", json!({})).await.refused("unknown_session");
+
+    node.get("/v1/session").await.refused("invalid_session");
+    node.call_as("nonsense", Method::GET, "/v1/session", Body::empty()).await.refused("invalid_session");
+    node.post("/v1/leases/own:release", json!({})).await.refused("invalid_body");
+    node.get(&format!("/v1/session/{id}")).await.refused("no_such_call");
+}
+
+/// The old paths work for one release more, and their answers say so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_in_a_path_is_deprecated() {
+    let node = Node::start().await;
+    let id = node.open("a").await["session"].as_str().unwrap().to_owned();
+    for (method, verb, body) in [
+        (Method::GET, "", json!({})),
+        (Method::POST, ":renew", json!({})),
+        (Method::POST, ":seen", json!({"revision": 1})),
+        (Method::POST, ":paused", json!({"paused_ms": 4_000})),
+        (Method::DELETE, "", json!({})),
+    ] {
+        let path = format!("/v1/sessions/{id}{verb}");
+        let answer = node.call(method.clone(), &path, body.to_string()).await;
+        answer.ok();
+        assert_eq!(answer.headers["deprecation"], "@1794960000", "{method} {verb}");
+        let new = node.call_as(&id, method.clone(), &format!("/v1/session{verb}"), body.to_string()).await;
+        assert!(new.headers.get("deprecation").is_none(), "{method} {verb}");
+    }
+    assert!(node.get("/v1/sessions").await.headers.get("deprecation").is_none());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_head_is_a_get_without_its_body() {
+    let node = Node::start().await;
+    let get = node.get("/v1/cluster").await;
+    let head = node.call(Method::HEAD, "/v1/cluster", Body::empty()).await;
+    assert_eq!((head.status, head.body.len()), (StatusCode::OK, 0));
+    assert_eq!(head.headers["content-length"], get.body.len().to_string().as_str());
+    assert_eq!(node.call(Method::HEAD, "/nowhere", Body::empty()).await.status, StatusCode::NOT_FOUND);
+}
+
 /// A number that another command of the session has had was told as a bug of the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_number_is_for_one_command() {
@@ -516,11 +588,17 @@ async fn the_description_fits_the_routes() {
         let path =
             path.replace("{session}", "1-00000000000000000000000000000000").replace("{resource}", "a/b");
         let path = path.replace("{key}", "k");
+        let session = "1-00000000000000000000000000000000";
         for method in ["get", "put", "post", "delete"] {
             if path == "/v1/watch" {
+                // It never ends.
                 continue;
             }
-            let reply = node.call(method.to_uppercase().parse().unwrap(), &path, Body::from("{}")).await;
+            let upper = method.to_uppercase().parse().unwrap();
+            let reply = match path.starts_with("/v1/session") {
+                true => node.call_as(session, upper, &path, Body::from("{}")).await,
+                false => node.call(upper, &path, Body::from("{}")).await,
+            };
             let code = reply.json()["error"]["code"].as_str().unwrap_or_default().to_owned();
             let there = !["no_such_call", "method_not_allowed"].contains(&code.as_str());
             assert_eq!(there, methods.get(method).is_some(), "{method} {path}: {} {code}", reply.status);
@@ -564,4 +642,32 @@ async fn a_clock_beyond_the_year_9999_is_answered_without_a_date() {
         let message = answer.headers().get("date").map(|date| date.to_str().unwrap().to_owned());
         assert_eq!(message.as_deref(), date);
     }
+}
+
+/// A history that was cut says so: how much is gone, by which limit, and from where on it is complete.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_history_says_where_it_was_cut() {
+    let node = Node::configured(|config| config.limits.history_per_resource_max = 2).await;
+    for _ in 0..2 {
+        let session = node.acquire("r", "a").await["session"].clone();
+        node.post("/v1/leases/r:release", json!({ "session": session })).await.ok();
+    }
+    assert!(node.get("/v1/history/r").await.ok().get("dropped").is_none(), "nothing was dropped yet");
+    for _ in 0..3 {
+        let session = node.acquire("r", "a").await["session"].clone();
+        node.post("/v1/leases/r:release", json!({ "session": session })).await.ok();
+    }
+    let history = node.get("/v1/history/r").await.ok();
+    let tokens: Vec<u64> = history["transitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|past| past["token"].as_u64().unwrap())
+        .collect();
+    assert_eq!(tokens, [5, 4]);
+    let dropped = &history["dropped"];
+    assert_eq!((&dropped["leases"], &dropped["max"], &dropped["token"]), (&json!(3), &json!(2), &json!(3)));
+    assert_eq!(dropped["limit"], "history_per_resource_max");
+    assert!(dropped["ended"].is_string(), "{dropped}");
+    assert_eq!(&node.get("/v1/history?prefix=r").await.ok()["histories"][0]["dropped"], dropped);
 }

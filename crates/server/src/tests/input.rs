@@ -7,6 +7,7 @@ use axum::http::{Method, Request};
 use serde_json::{Value, json};
 
 use super::Node;
+use crate::call_table::Cost;
 use crate::front::FrontLimits;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -159,7 +160,7 @@ async fn overload_keeps_no_renewal_out() {
     let node = Node::start().await;
     let session = node.open("a").await["session"].as_str().unwrap().to_owned();
     let full = node.front.clone();
-    let turns: Vec<_> = std::iter::from_fn(|| full.api().call_turn().ok()).collect();
+    let turns: Vec<_> = std::iter::from_fn(|| full.api().turn(Cost::Command).ok()).collect();
     let refused = node.post("/v1/leases/x:acquire", json!({"holder": "b", "ttl_ms": 5_000})).await;
     assert!(refused.refused("overloaded")["retry_after_ms"].as_u64().is_some_and(|after| after > 0));
     assert_eq!(refused.headers["retry-after"], "1");

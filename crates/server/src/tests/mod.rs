@@ -6,8 +6,11 @@ mod hang_up;
 mod http;
 mod input;
 mod listening;
+mod records;
+mod schema;
 mod sequencers;
 mod snapshots;
+mod table;
 mod watching;
 
 use std::sync::Arc;
@@ -21,6 +24,7 @@ use tenure_clock::SystemClock;
 use tenure_replica::{Entropy, Execution, SimDisk, TcpNetwork};
 use tokio::sync::watch;
 
+use crate::call_table::{Call, CallRow};
 use crate::config::Config;
 use crate::front::{Front, FrontLimits};
 use crate::listen::bind;
@@ -72,6 +76,23 @@ impl Node {
     }
 
     async fn start_with(limits: FrontLimits) -> Node {
+        Node::start_with_calls(&[Call::rows()], limits).await
+    }
+
+    /// A node of another configuration.
+    async fn configured(configure: impl FnOnce(&mut Config)) -> Node {
+        Node::start_as(&[Call::rows()], FrontLimits::default(), configure).await
+    }
+
+    async fn start_with_calls(tables: &[&'static [CallRow]], limits: FrontLimits) -> Node {
+        Node::start_as(tables, limits, |_| {}).await
+    }
+
+    async fn start_as(
+        tables: &[&'static [CallRow]],
+        limits: FrontLimits,
+        configure: impl FnOnce(&mut Config),
+    ) -> Node {
         let (accept, address) = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let world = World {
             clock: Arc::new(SystemClock),
@@ -80,10 +101,12 @@ impl Node {
             entropy: Entropy::default(),
             execution: Execution::Tasks,
         };
-        let config = Config::single(address, "unused".into());
+        let mut config = Config::single(address, "unused".into());
+        configure(&mut config);
         let server = Server::start_in(config, world, accept, address).await.unwrap();
         let (stop, stopping) = watch::channel(false);
-        let front = Front::new(
+        let front = Front::with_calls(
+            tables,
             server.node().clone(),
             Arc::new(SystemClock),
             address,
@@ -108,9 +131,18 @@ impl Node {
     }
 
     async fn reply(&self, request: Request<Body>) -> Reply {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let (head, body) = self.send(request).await.into_parts();
         let body = body.collect().await.unwrap().to_bytes().to_vec();
+        let content_type = head.headers.get("content-type").and_then(|value| value.to_str().ok());
+        schema::check(&method, &path, head.status, content_type.unwrap_or_default(), &body);
         Reply { status: head.status, headers: head.headers, body }
+    }
+
+    /// A call of the session with this id.
+    async fn call_as(&self, session: &str, method: Method, path: &str, body: impl Into<Body>) -> Reply {
+        let request = Request::builder().method(method).uri(path).header("host", "127.0.0.1:7400");
+        self.reply(request.header("tenure-session", session).body(body.into()).unwrap()).await
     }
 
     async fn get(&self, path: &str) -> Reply {

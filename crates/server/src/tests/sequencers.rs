@@ -1,12 +1,8 @@
 //! Sequencers: issued by the node, checked by anybody who has its keys.
 
-use std::os::unix::fs::PermissionsExt;
-use std::sync::Arc;
-
 use serde_json::{Value, json};
 use tenure_core::{Scope, Token};
 use tenure_fence::sequencer::{ClaimedMode, Keys, SequencerError, Signing};
-use tenure_replica::{Disk, RealDisk};
 use tenure_wire::proto::sequencers_client::SequencersClient;
 use tenure_wire::proto::{self, SequencerVerdict};
 
@@ -149,15 +145,4 @@ async fn grpc_issues_and_checks_the_same() {
         sequencers.check(proto::SequencerCheckRequest { sequencer }).await.expect("checked").into_inner();
     assert_eq!(checked.verdict(), SequencerVerdict::Valid);
     assert_eq!((checked.presented, checked.seen), (Some(1), Some(1)));
-}
-
-/// On a real disk nobody else can read the file, not even for a moment.
-#[test]
-fn a_private_file_is_private_from_the_start() {
-    let folder = std::env::temp_dir().join(format!("tenure-private-{}", std::process::id()));
-    let disk: Arc<dyn Disk> = Arc::new(RealDisk::open(&folder).expect("a folder"));
-    disk.create_private("secret").expect("created");
-    let mode = std::fs::metadata(folder.join("secret")).expect("there").permissions().mode();
-    std::fs::remove_dir_all(&folder).expect("removed");
-    assert_eq!(mode & 0o777, 0o600);
 }

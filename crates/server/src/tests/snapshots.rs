@@ -7,8 +7,9 @@ use axum::body::Body;
 use axum::http::Request;
 use http_body_util::BodyExt;
 use serde_json::json;
-use tenure_core::{Caller, Command, EndReason, Entry, Machine, SessionId};
+use tenure_core::{Caller, Command, EndReason, Entry, SessionId};
 use tenure_replica::StateMachine;
+use tenure_wire::Captured;
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::stream_client::StreamClient;
 use tenure_wire::proto::watch_client::WatchClient;
@@ -26,8 +27,7 @@ const SOON: Duration = Duration::from_secs(20);
 fn install(node: &Node, command: Command) {
     let replica = node.front.api().node.replica().clone();
     let mut replicated = replica.machine().write();
-    let mut ahead =
-        Machine::from_state(replicated.machine().capture()).expect("a state of a machine is sound");
+    let mut ahead = Captured::of(replicated.machine()).into_machine().expect("a state of a machine is sound");
     let (at, wall) = (ahead.time(), tenure_core::WallTime::default());
     let applied = ahead.apply(Entry { at, wall, renewals: Vec::new(), commands: vec![command] });
     assert!(applied.answers[0].is_ok(), "{applied:?}");
@@ -63,6 +63,18 @@ async fn streams_waits_and_watches_survive_a_snapshot() {
     let mut events = node.send(request).await.into_body();
     events.frame().await.unwrap().unwrap();
 
+    // Followers of two sessions: one that the snapshot leaves alive, and one that it does not.
+    let follow = async |session: String| {
+        let request = Request::builder().uri("/v1/sessions:events").header("host", "localhost");
+        let request = request.header("tenure-session", session).body(Body::empty()).unwrap();
+        let mut body = node.send(request).await.into_body();
+        let begin = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(String::from_utf8_lossy(&begin).contains("event: session"));
+        body
+    };
+    let living = node.open("living").await["session"].as_str().unwrap().to_owned();
+    let (mut living, mut closed) = (follow(living).await, follow(held.to_string()).await);
+
     // An acquire that waits.
     let wait = json!({"holder": "second", "ttl_ms": 60_000, "wait_ms": 60_000});
     let waiting = node.post("/v1/leases/s:acquire", wait);
@@ -78,6 +90,15 @@ async fn streams_waits_and_watches_survive_a_snapshot() {
     timeout(SOON, ended).await.expect("a stream that misses events ends");
     let status = commands.message().await;
     assert!(!matches!(status, Ok(Some(_))), "{status:?}");
+
+    // Whoever follows a session is told how things stand now.
+    let frame = timeout(SOON, living.frame()).await.expect("a follower is told that it missed something");
+    let text = frame.unwrap().unwrap().into_data().unwrap();
+    assert!(String::from_utf8_lossy(&text).starts_with("event: session"), "{text:?}");
+    let frame = timeout(SOON, closed.frame()).await.expect("a follower is told that its session has ended");
+    let text = frame.unwrap().unwrap().into_data().unwrap();
+    assert!(String::from_utf8_lossy(&text).contains("unknown_session"), "{text:?}");
+    assert!(timeout(SOON, closed.frame()).await.unwrap().is_none(), "its stream ends");
 
     // What happened in between is told, or that it cannot be.
     let message = async {

@@ -1,9 +1,10 @@
-//! What was said once is said again: all that a process sent along one stream arrives a second time, on another stream and
-//! later, as from a middlebox that repeats what it was never asked to. So votes, appends, opens, renewals and
-//! commands come twice, and after others that were sent later.
+//! Replays a stream: everything that a process sent on one stream arrives a second time, on another stream
+//! and later, as from a faulty middlebox. So votes, appends, opens, renewals and commands arrive twice, and
+//! after others that were sent later.
 //!
-//! A stream is repeated from its beginning, packet by packet, as far as it was kept; nobody listens to the answers. Only worlds in which every
-//! write has a number may be treated so: one without is done as often as it arrives, and says so.
+//! A stream is replayed from its beginning, packet by packet, as far as it was kept; the answers are dropped.
+//! This happens only in runs in which every write has a number: a write without one is done as often as it
+//! arrives.
 
 use super::{HostId, Inside, Net, Packet, Tick, What};
 
@@ -54,8 +55,8 @@ impl Net {
         machine.life += 1;
     }
 
-    /// Says again what was said along one stream to a machine that listens, `spared` excepted; who had said it, to whom, and how
-    /// much. Nothing if there is nothing to repeat.
+    /// Says again what was said along one stream to a machine that listens, `spared` excepted; who had said
+    /// it, to whom, and how much. Nothing if there is nothing to repeat.
     pub fn repeat(&self, spared: &[HostId]) -> Option<(HostId, HostId, usize)> {
         let mut inside = self.inside();
         let spares = |host| spared.contains(&host);

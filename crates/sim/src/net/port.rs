@@ -1,4 +1,5 @@
-//! The network as a process sees it: listening, connecting, reading and writing. Decides nothing; `net.rs` does.
+//! The network as a process sees it: listening, connecting, reading and writing. `net.rs` decides what
+//! happens.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

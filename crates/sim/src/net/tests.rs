@@ -1,4 +1,5 @@
-//! The network does what TCP does: no more, or the simulation would find too little; no less, or it would find what is not there.
+//! The simulated network does what TCP does. If it did more, the simulation would miss bugs; if it did less,
+//! it would find bugs that do not exist.
 
 use std::sync::{Arc, Mutex};
 
@@ -142,7 +143,8 @@ fn a_machine_without_power_says_nothing_until_it_is_back() {
     assert_eq!(world.received(), Vec::<String>::new(), "nobody tells that the power went");
     world.server = Some(serve(&world.net, 5_000));
     world.run(5_000, 5_100);
-    // It waits for an answer that nobody owes it any more; only its own time limit could help, and it has none.
+    // It waits for an answer that nobody owes it any more; only its own time limit could help, and it has
+    // none.
     assert_eq!(world.received(), Vec::<String>::new());
 }
 

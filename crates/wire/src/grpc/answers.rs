@@ -1,9 +1,11 @@
 //! What the machine says, as messages.
 
-use tenure_core::state::Transition;
+use std::time::Duration;
+
 use tenure_core::{
-    EndReason, Event, EventKind, Grant, Holding, LeaseView, Mode, Register, RenewalAnswer, RenewalEvents,
-    ResourceName, Scope, SessionNumber, SessionView, Slot, Token, WaiterView,
+    DroppedLeases, EndReason, Event, EventKind, FenceView, Grant, HistoryView, HolderName, Holding,
+    KindSetting, LeaseView, Mode, OwnSession, PastLease, Register, RenewalAnswer, RenewalEvents,
+    ResourceName, Scope, SessionId, SessionNumber, SessionView, Slot, Token, WaiterView, WallTime,
 };
 
 use crate::proto;
@@ -108,11 +110,21 @@ fn waiter(view: &WaiterView) -> proto::WaiterView {
         priority: view.priority,
         waited_ms: millis(view.waited),
         remaining_ms: view.remaining.map(millis),
+        resources: if view.resources.len() > 1 {
+            view.resources.iter().map(ToString::to_string).collect()
+        } else {
+            Vec::new()
+        },
     }
 }
 
 /// A resource.
 pub fn lease(view: &LeaseView) -> proto::Lease {
+    let (kind, slots) = match view.kind {
+        None => (proto::ResourceKind::Unspecified, 0),
+        Some(KindSetting::Lock) => (proto::ResourceKind::Lock, 0),
+        Some(KindSetting::Semaphore(slots)) => (proto::ResourceKind::Semaphore, slots),
+    };
     proto::Lease {
         resource: view.resource.to_string(),
         holders: view.holders.iter().map(holding).collect(),
@@ -121,6 +133,8 @@ pub fn lease(view: &LeaseView) -> proto::Lease {
         waiters: view.waiters.iter().map(waiter).collect(),
         waiting: u32::try_from(view.waiting).unwrap_or(u32::MAX),
         delayed_ms: view.delayed.map(millis),
+        kind: kind.into(),
+        slots,
     }
 }
 
@@ -134,11 +148,24 @@ pub fn session_summary(view: &SessionView) -> proto::SessionSummary {
         leases: u32::try_from(view.leases).unwrap_or(u32::MAX),
         waiting: u32::try_from(view.waiters).unwrap_or(u32::MAX),
         lapsed: view.lapsed,
+        open_ms: Some(millis(view.open_for)),
+    }
+}
+
+/// What a history no longer has.
+fn history_dropped(dropped: &DroppedLeases) -> proto::HistoryDropped {
+    let newest = dropped.newest.as_ref();
+    proto::HistoryDropped {
+        leases: dropped.leases,
+        limit: newest.map(|newest| newest.limit.as_str().to_owned()),
+        max: newest.map(|newest| newest.max),
+        token: newest.map(|newest| newest.token.get()),
+        ended_unix_ms: newest.map(|newest| newest.to_wall.as_unix_millis()),
     }
 }
 
 /// A past lease.
-pub fn transition(past: &Transition) -> proto::Transition {
+pub fn transition(past: &PastLease) -> proto::Transition {
     proto::Transition {
         token: past.token.get(),
         generation: past.generation.get(),
@@ -151,6 +178,47 @@ pub fn transition(past: &Transition) -> proto::Transition {
         held_ms: millis(past.to.since(past.from)),
         why: end_reason(past.why),
         reason: past.reason.as_deref().unwrap_or_default().into(),
+    }
+}
+
+/// The past leases of a resource, the newest first, at most `limit`.
+pub fn history(view: &HistoryView, limit: usize) -> proto::HistoryResponse {
+    proto::HistoryResponse {
+        resource: view.resource.to_string(),
+        transitions: view.past.iter().rev().take(limit).map(transition).collect(),
+        dropped: view.dropped.as_ref().map(history_dropped),
+    }
+}
+
+/// One fence of a resource.
+pub fn fence(view: &FenceView) -> proto::FenceView {
+    let armed = view.armed.iter().map(|armed| proto::ArmedToken {
+        slot: armed.slot.map(Slot::get),
+        token: armed.token.get(),
+        current: armed.current,
+    });
+    proto::FenceView {
+        resource: view.resource.to_string(),
+        fence: view.fence.to_string(),
+        armed: armed.collect(),
+        refused: view.refused,
+        refused_unix_ms: view.refused_wall.map(WallTime::as_unix_millis),
+    }
+}
+
+/// A session, for the one who knows its id.
+pub fn own_session(own: &OwnSession) -> proto::SessionGetResponse {
+    let waits = own.waits.iter().map(|wait| proto::SessionWait {
+        number: wait.number,
+        resources: wait.resources.iter().map(ToString::to_string).collect(),
+    });
+    proto::SessionGetResponse {
+        summary: Some(session_summary(&own.view)),
+        leases: own.leases.iter().map(|lease| holding(&lease.holding)).collect(),
+        resources: own.leases.iter().map(|lease| lease.grant.resource.to_string()).collect(),
+        waits: waits.collect(),
+        last_lease_revision: own.last_lease_revision.get(),
+        number: own.number,
     }
 }
 
@@ -183,6 +251,36 @@ pub fn renewed(session: SessionNumber, answer: &RenewalAnswer) -> Option<proto::
                 incomplete,
             })
         }
+    }
+}
+
+/// What `Sessions.Renew` answers: what each renewal did, and which sessions have ended.
+pub fn renewed_many<'a>(
+    answers: impl IntoIterator<Item = (&'a SessionId, &'a RenewalAnswer)>,
+) -> proto::SessionRenewResponse {
+    let mut response = proto::SessionRenewResponse::default();
+    for (id, answer) in answers {
+        match renewed(id.number, answer) {
+            Some(renewed) => response.renewed.push(renewed),
+            None => response.unknown.push(id.to_string()),
+        }
+    }
+    response
+}
+
+/// What `Sessions.Open` answers.
+pub fn opened(
+    session: SessionId,
+    holder: &HolderName,
+    ttl: Duration,
+    number: u64,
+) -> proto::SessionOpenResponse {
+    proto::SessionOpenResponse {
+        session: session.to_string(),
+        session_number: session.number.get(),
+        holder: holder.to_string(),
+        ttl_ms: millis(ttl),
+        number,
     }
 }
 

@@ -1,21 +1,28 @@
-//! Requests as commands.
+//! Requests as commands, and commands as requests: both ways of each stand together.
+//!
+//! A request has whole milliseconds. A length that is not one is rounded down, but a wait never to nothing.
 
 use std::time::Duration;
 
 use tenure_core::{
     Acquire, AcquireBy, Caller, Command, Compare, CompareField, CompareOp, EndReason, FenceName, Guard,
-    HolderName, KindSetting, Mode, Open, Operation, Policies, RegisterKey, ResourceName, Revision, Scope,
-    Secret, SessionNumber, Slot, Token, Wait, Write,
+    HolderName, KindSetting, Mode, Nonce, Open, Operation, Policies, RegisterKey, ResourceName, Revision,
+    Scope, Secret, SessionId, SessionNumber, Slot, Token, Wait, Write,
 };
 
 use crate::error::ApiError;
 use crate::json::checked_reason;
 use crate::proto;
-use crate::words::nonce;
+use crate::words::{millis, nonce};
 
 /// A resource's name.
 pub fn resource(name: String) -> Result<ResourceName, ApiError> {
     Ok(ResourceName::try_from(name)?)
+}
+
+/// The resource after which a page begins; none for the first page.
+pub fn after_resource(name: String) -> Result<Option<ResourceName>, ApiError> {
+    if name.is_empty() { Ok(None) } else { resource(name).map(Some) }
 }
 
 /// A register's key.
@@ -27,6 +34,21 @@ pub fn key(bytes: &[u8]) -> Result<RegisterKey, ApiError> {
 pub fn open(request: proto::SessionOpenRequest, secret: Secret) -> Result<Command, ApiError> {
     let proto::SessionOpenRequest { holder, ttl_ms, nonce, number } = request;
     open_session(holder, ttl_ms, &nonce, number, secret).map(Command::Open)
+}
+
+/// `Sessions.Open`, asked. The session's secret is the server's to draw.
+pub fn open_request(
+    holder: &HolderName,
+    ttl: Duration,
+    nonce: Option<Nonce>,
+    number: u64,
+) -> proto::SessionOpenRequest {
+    proto::SessionOpenRequest {
+        holder: holder.to_string(),
+        ttl_ms: millis(ttl),
+        nonce: nonce.map(|nonce| nonce.as_bytes().to_vec()).unwrap_or_default(),
+        number,
+    }
 }
 
 pub(super) fn open_session(
@@ -49,6 +71,11 @@ pub(super) fn open_session(
 pub fn close(request: proto::SessionCloseRequest) -> Result<Command, ApiError> {
     let why = if request.died { EndReason::Died } else { EndReason::Released };
     Ok(Command::Close { by: caller(request.caller)?, why })
+}
+
+/// `Sessions.Close`, asked.
+pub fn close_request(by: &Caller, why: EndReason) -> proto::SessionCloseRequest {
+    proto::SessionCloseRequest { caller: Some(by.into()), died: why == EndReason::Died }
 }
 
 /// `Sessions.Seen`
@@ -80,6 +107,36 @@ pub fn acquire(request: proto::AcquireRequest, secret: Secret) -> Result<Acquire
     acquire_of(by, request.resources, request.mode, request.wait, request.policies, request.fences)
 }
 
+/// `Leases.Acquire`, asked.
+impl From<&Acquire> for proto::AcquireRequest {
+    fn from(acquire: &Acquire) -> proto::AcquireRequest {
+        use proto::acquire_request::By;
+        let by = match &acquire.by {
+            AcquireBy::Session(by) => By::Caller(by.into()),
+            AcquireBy::Opening(open) => {
+                let proto::SessionOpenRequest { holder, ttl_ms, nonce, number } =
+                    open_request(&open.holder, open.ttl, open.nonce, open.number);
+                By::Opening(proto::Opening { holder, ttl_ms, nonce, number })
+            }
+        };
+        let proto::StreamAcquire { resources, mode, wait, policies, fences } = acquire.into();
+        proto::AcquireRequest { by: Some(by), resources, mode, wait, policies, fences, poll_ms: None }
+    }
+}
+
+/// An acquire on a stream, which names the session beside it.
+impl From<&Acquire> for proto::StreamAcquire {
+    fn from(acquire: &Acquire) -> proto::StreamAcquire {
+        proto::StreamAcquire {
+            resources: acquire.resources.iter().map(ToString::to_string).collect(),
+            mode: Some(acquire.mode.into()),
+            wait: wait_request(acquire.wait),
+            policies: Some((&acquire.policies).into()),
+            fences: acquire.fences.iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
 pub(super) fn acquire_of(
     by: AcquireBy,
     resources: Vec<String>,
@@ -107,6 +164,11 @@ pub fn cancel(request: proto::CancelRequest) -> Result<Command, ApiError> {
     Ok(Command::Cancel { by: caller(request.caller)?, acquire: request.acquire })
 }
 
+/// `Leases.Cancel`, asked, of an acquire that opened its session.
+pub fn cancel_nonce_request(nonce: Nonce) -> proto::CancelRequest {
+    proto::CancelRequest { nonce: nonce.as_bytes().to_vec(), ..proto::CancelRequest::default() }
+}
+
 /// `Leases.Release`
 pub fn release(request: proto::ReleaseRequest) -> Result<Command, ApiError> {
     Ok(Command::Release {
@@ -117,6 +179,21 @@ pub fn release(request: proto::ReleaseRequest) -> Result<Command, ApiError> {
     })
 }
 
+/// `Leases.Release`, asked.
+pub fn release_request(
+    by: &Caller,
+    resource: &ResourceName,
+    token: Option<Token>,
+    rest: Option<Duration>,
+) -> proto::ReleaseRequest {
+    proto::ReleaseRequest {
+        caller: Some(by.into()),
+        resource: resource.to_string(),
+        token: token.map(Token::get),
+        rest_ms: rest.map(millis),
+    }
+}
+
 /// `Leases.Transfer`
 pub fn transfer(request: proto::TransferRequest) -> Result<Command, ApiError> {
     Ok(Command::Transfer {
@@ -124,6 +201,11 @@ pub fn transfer(request: proto::TransferRequest) -> Result<Command, ApiError> {
         resource: resource(request.resource)?,
         to: SessionNumber::new(request.to),
     })
+}
+
+/// `Leases.Transfer`, asked.
+pub fn transfer_request(by: &Caller, resource: &ResourceName, to: SessionNumber) -> proto::TransferRequest {
+    proto::TransferRequest { caller: Some(by.into()), resource: resource.to_string(), to: to.get() }
 }
 
 /// `Leases.Revoke`
@@ -136,10 +218,49 @@ pub fn revoke(request: proto::RevokeRequest) -> Result<Command, ApiError> {
     })
 }
 
+/// `Leases.Revoke`, asked.
+pub fn revoke_request(
+    resource: &ResourceName,
+    session: Option<SessionNumber>,
+    now: bool,
+    reason: &str,
+) -> proto::RevokeRequest {
+    proto::RevokeRequest {
+        resource: resource.to_string(),
+        session_number: session.map(SessionNumber::get),
+        now,
+        reason: reason.to_owned(),
+    }
+}
+
+/// `Leases.Barrier`
+pub fn barrier(request: proto::BarrierRequest) -> Result<Command, ApiError> {
+    Ok(Command::Barrier { resource: resource(request.resource)? })
+}
+
 /// `Registers.Write`
 pub fn write(request: proto::WriteRequest) -> Result<Command, ApiError> {
     let by = request.caller.map(|by| caller(Some(by))).transpose()?;
     write_of(by, request.compares, request.then, request.otherwise)
+}
+
+/// `Registers.Write`, asked.
+impl From<&Write> for proto::WriteRequest {
+    fn from(write: &Write) -> proto::WriteRequest {
+        let proto::StreamWrite { compares, then, otherwise } = write.into();
+        proto::WriteRequest { caller: write.by.as_ref().map(Into::into), compares, then, otherwise }
+    }
+}
+
+/// A write on a stream, which names the session beside it.
+impl From<&Write> for proto::StreamWrite {
+    fn from(write: &Write) -> proto::StreamWrite {
+        proto::StreamWrite {
+            compares: write.compares.iter().map(Into::into).collect(),
+            then: write.then.iter().map(Into::into).collect(),
+            otherwise: write.otherwise.iter().map(Into::into).collect(),
+        }
+    }
 }
 
 pub(super) fn write_of(
@@ -176,6 +297,17 @@ pub fn report_refused(request: proto::ReportRefusedRequest) -> Result<Command, A
     })
 }
 
+/// `Fences.Remove`
+pub fn remove_fence(request: proto::FenceRemoveRequest) -> Result<Command, ApiError> {
+    Ok(Command::RemoveFence { resource: resource(request.resource)?, fence: request.fence.try_into()? })
+}
+
+/// `Sessions.Renew`: the sessions and the numbers of the transmissions.
+pub fn renewals(request: &proto::SessionRenewRequest) -> Result<Vec<(SessionId, u64)>, ApiError> {
+    let renewal = |renewal: &proto::SessionRenewal| Ok((renewal.session.parse()?, renewal.number));
+    request.renewals.iter().map(renewal).collect()
+}
+
 /// `Cluster.SetKind`
 pub fn set_kind(request: proto::SetKindRequest) -> Result<Command, ApiError> {
     let kind = match proto::ResourceKind::try_from(request.kind) {
@@ -202,6 +334,16 @@ fn caller(caller: Option<proto::Caller>) -> Result<Caller, ApiError> {
     })
 }
 
+impl From<&Caller> for proto::Caller {
+    fn from(by: &Caller) -> proto::Caller {
+        proto::Caller {
+            session: by.session.to_string(),
+            number: by.number,
+            lowest_awaited: by.lowest_awaited,
+        }
+    }
+}
+
 fn mode(mode: Option<proto::Mode>) -> Result<Mode, ApiError> {
     let Some(mode) = mode else { return Ok(Mode::Exclusive) };
     let kind = proto::ModeKind::try_from(mode.kind)
@@ -220,6 +362,30 @@ fn wait(wait: Option<proto::Wait>) -> Wait {
         None | Some(Asked::AtMostMs(0) | Asked::ForEver(false)) => Wait::No,
         Some(Asked::AtMostMs(millis)) => Wait::For(Duration::from_millis(millis)),
         Some(Asked::ForEver(true)) => Wait::Forever,
+    }
+}
+
+/// A wait, asked; nothing for none.
+pub fn wait_request(wait: Wait) -> Option<proto::Wait> {
+    use proto::wait::Wait as Asked;
+    let asked = match wait {
+        Wait::No => return None,
+        // A wait below a millisecond is still a wait.
+        Wait::For(length) => Asked::AtMostMs(millis(length).max(1)),
+        Wait::Forever => Asked::ForEver(true),
+    };
+    Some(proto::Wait { wait: Some(asked) })
+}
+
+impl From<&Policies> for proto::Policies {
+    fn from(policies: &Policies) -> proto::Policies {
+        proto::Policies {
+            lock_delay_ms: policies.lock_delay.map(millis),
+            max_hold_ms: policies.max_hold.map(millis),
+            hard_limit_ms: policies.hard_limit.map(millis),
+            priority: policies.priority,
+            reentrant: policies.reentrant,
+        }
     }
 }
 
@@ -244,6 +410,31 @@ fn guard(guard: Option<proto::Guard>) -> Result<Option<Guard>, ApiError> {
     guard.map(|guard| Ok(Guard { scope: scope(guard.scope)?, token: guard.token.try_into()? })).transpose()
 }
 
+impl From<&Guard> for proto::Guard {
+    fn from(guard: &Guard) -> proto::Guard {
+        proto::Guard { scope: Some((&guard.scope).into()), token: guard.token.get() }
+    }
+}
+
+impl From<&Compare> for proto::Compare {
+    fn from(compare: &Compare) -> proto::Compare {
+        use proto::compare::Field;
+        let op = match compare.op {
+            CompareOp::Equal => proto::CompareOp::Equal,
+            CompareOp::NotEqual => proto::CompareOp::NotEqual,
+            CompareOp::Greater => proto::CompareOp::Greater,
+            CompareOp::Less => proto::CompareOp::Less,
+        };
+        let field = match &compare.field {
+            CompareField::CreateRevision(revision) => Field::CreateRevision(*revision),
+            CompareField::ModRevision(revision) => Field::ModRevision(*revision),
+            CompareField::Version(version) => Field::Version(*version),
+            CompareField::Value(value) => Field::Value(value.to_vec()),
+        };
+        proto::Compare { key: compare.key.as_bytes().to_vec(), op: op.into(), field: Some(field) }
+    }
+}
+
 fn compare(compare: proto::Compare) -> Result<Compare, ApiError> {
     use proto::compare::Field;
     let op = match proto::CompareOp::try_from(compare.op) {
@@ -261,6 +452,26 @@ fn compare(compare: proto::Compare) -> Result<Compare, ApiError> {
         None => return Err(ApiError::invalid("a comparison has exactly one operand")),
     };
     Ok(Compare { key: key(&compare.key)?, field, op })
+}
+
+impl From<&Operation> for proto::Operation {
+    fn from(operation: &Operation) -> proto::Operation {
+        use proto::operation::Operation as Asked;
+        let asked = match operation {
+            Operation::Put { key, value, guard, ephemeral } => Asked::Put(proto::Put {
+                key: key.as_bytes().to_vec(),
+                value: value.to_vec(),
+                guard: guard.as_ref().map(Into::into),
+                ephemeral: *ephemeral,
+            }),
+            Operation::Delete { key, guard } => Asked::Delete(proto::Delete {
+                key: key.as_bytes().to_vec(),
+                guard: guard.as_ref().map(Into::into),
+            }),
+            Operation::Get { key } => Asked::Get(proto::Read { key: key.as_bytes().to_vec() }),
+        };
+        proto::Operation { operation: Some(asked) }
+    }
 }
 
 fn operation(operation: proto::Operation) -> Result<Operation, ApiError> {

@@ -1,13 +1,14 @@
 //! The frames of the session stream, and the packing of renewals.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tenure_core::{
-    AcquireBy, Answer, Caller, Command, Done, EndReason, EventKind, Renewal, Revision, Secret, SessionId,
-    SessionNumber, Token,
+    AcquireBy, Answer, Caller, Command, Done, EndReason, EventKind, OwnSession, Renewal, Revision, Secret,
+    SessionId, SessionNumber, Token,
 };
 
-use super::answers::{event, grant_to_another, register};
+use super::answers::{event, grant_to_another, register, renewal_event_parts};
 use super::requests::{acquire_of, open_session, resource, scope, write_of};
 use crate::error::ApiError;
 use crate::proto;
@@ -89,6 +90,113 @@ pub fn frame_command(
     }))
 }
 
+/// The session that a command belongs to, if it does: the one that a frame of it names.
+pub fn session_of(command: &Command) -> Option<SessionId> {
+    match command {
+        Command::Close { by, .. }
+        | Command::Cancel { by, .. }
+        | Command::Release { by, .. }
+        | Command::Transfer { by, .. } => Some(by.session),
+        Command::Acquire(acquire) => match &acquire.by {
+            AcquireBy::Session(by) => Some(by.session),
+            AcquireBy::Opening(_) => None,
+        },
+        Command::Write(write) => write.by.map(|by| by.session),
+        Command::Seen { session, .. } | Command::Paused { session, .. } => Some(*session),
+        _ => None,
+    }
+}
+
+/// The frame of a command: the way back of [`frame_command`]. `None` for a command that the stream does not
+/// carry, or not from a client: an open is numbered by the renewer, an acquire that opens its session is unary.
+pub fn client_frame(frame: u64, command: &Command) -> Option<proto::ClientFrame> {
+    let by = |by: &Caller| (by.number, by.lowest_awaited);
+    let unnumbered = (None, 0);
+    let ((number, lowest_awaited), asked) = match command {
+        Command::Close { by: caller, why } => {
+            (by(caller), Asked::Close(proto::StreamClose { died: *why == EndReason::Died }))
+        }
+        Command::Acquire(acquire) => {
+            let AcquireBy::Session(caller) = &acquire.by else { return None };
+            (by(caller), Asked::Acquire((&**acquire).into()))
+        }
+        Command::Cancel { by: caller, acquire } => {
+            (by(caller), Asked::Cancel(proto::StreamCancel { acquire: *acquire }))
+        }
+        Command::Release { by: caller, resource, token, rest } => (
+            by(caller),
+            Asked::Release(proto::StreamRelease {
+                resource: resource.to_string(),
+                token: token.map(Token::get),
+                rest_ms: rest.map(millis),
+            }),
+        ),
+        Command::Transfer { by: caller, resource, to } => (
+            by(caller),
+            Asked::Transfer(proto::StreamTransfer { resource: resource.to_string(), to: to.get() }),
+        ),
+        Command::Seen { revision, .. } => {
+            (unnumbered, Asked::Seen(proto::StreamSeen { revision: revision.get() }))
+        }
+        Command::Paused { length, .. } => {
+            (unnumbered, Asked::Paused(proto::StreamPaused { paused_ms: millis(*length) }))
+        }
+        Command::Arm { scope, fence, token } => (
+            unnumbered,
+            Asked::Arm(proto::StreamArm {
+                scope: Some(scope.into()),
+                fence: fence.to_string(),
+                token: token.get(),
+            }),
+        ),
+        Command::Refused { scope, fence, presented, seen, count } => (
+            unnumbered,
+            Asked::Refused(proto::StreamRefused {
+                scope: Some(scope.into()),
+                fence: fence.to_string(),
+                presented: presented.get(),
+                seen: seen.get(),
+                count: *count,
+            }),
+        ),
+        Command::Write(write) => (write.by.as_ref().map_or(unnumbered, by), Asked::Write((&**write).into())),
+        _ => return None,
+    };
+    let session = session_of(command).map_or(0, |id| id.number.get());
+    Some(proto::ClientFrame { frame, session, number, lowest_awaited, command: Some(asked) })
+}
+
+/// The frame that attaches a session to a stream.
+pub fn attach_frame(frame: u64, session: SessionId) -> proto::ClientFrame {
+    let attach = proto::StreamAttach { secret: session.secret.as_bytes().to_vec() };
+    proto::ClientFrame {
+        frame,
+        session: session.number.get(),
+        command: Some(Asked::Attach(attach)),
+        ..proto::ClientFrame::default()
+    }
+}
+
+/// A session as a renewal stream attaches it.
+pub fn renewal_attach(session: SessionId) -> proto::RenewalAttach {
+    proto::RenewalAttach { session: session.number.get(), secret: session.secret.as_bytes().to_vec() }
+}
+
+/// What a client is told that attaches its session: everything that it may have missed.
+pub fn attached(own: &OwnSession) -> proto::Attached {
+    let (noticed, ended, incomplete) = renewal_event_parts(&own.events);
+    proto::Attached {
+        ttl_ms: millis(own.view.ttl),
+        holder: own.view.holder.to_string(),
+        leases: own.leases.iter().map(|lease| grant_to_another(&lease.grant)).collect(),
+        waiting: own.waits.iter().filter_map(|wait| wait.number).collect(),
+        noticed,
+        ended,
+        incomplete,
+        last_lease_revision: own.last_lease_revision.get(),
+    }
+}
+
 /// What a command answered, as the content of the frame that answers it.
 pub fn answer_content(answer: &Answer) -> Content {
     let done = match answer {
@@ -96,9 +204,11 @@ pub fn answer_content(answer: &Answer) -> Content {
         Err(refusal) => return Content::Error(ApiError::from(refusal).into()),
     };
     match done {
-        Done::Nothing | Done::Revoked { .. } | Done::BarrierTaken { .. } | Done::Restored { .. } => {
-            Content::Done(proto::Done {})
-        }
+        Done::Nothing
+        | Done::Revoked { .. }
+        | Done::BarrierTaken { .. }
+        | Done::Staged { .. }
+        | Done::Restored { .. } => Content::Done(proto::Done {}),
         Done::Opened { session, holder, ttl, number } => Content::Opened(proto::StreamOpened {
             secret: session.secret.as_bytes().to_vec(),
             holder: holder.to_string(),
@@ -182,6 +292,22 @@ pub fn unpack_renewals(frames: &proto::RenewalFrames) -> Result<Vec<Renewal>, Ap
     }
 }
 
+/// Packs positions in a list, which rise: the steps between them.
+pub fn pack_positions(positions: impl IntoIterator<Item = u32>) -> Vec<u32> {
+    let mut last = 0;
+    positions.into_iter().map(|position| position - std::mem::replace(&mut last, position)).collect()
+}
+
+/// Unpacks positions.
+pub fn unpack_positions(steps: &[u32]) -> BTreeSet<u32> {
+    let mut last = 0u32;
+    let next = |step: &u32| {
+        last = last.saturating_add(*step);
+        last
+    };
+    steps.iter().map(next).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,6 +328,15 @@ mod tests {
         ] {
             assert_eq!(unpack_renewals(&pack_renewals(4, &all)).unwrap(), all);
         }
+    }
+
+    #[test]
+    fn positions_survive_packing() {
+        for all in [&[][..], &[0], &[3, 4, 1_000], &[0, u32::MAX]] {
+            let steps = pack_positions(all.iter().copied());
+            assert!(unpack_positions(&steps).into_iter().eq(all.iter().copied()), "{all:?}");
+        }
+        assert_eq!(unpack_positions(&[u32::MAX, 1]).len(), 1, "nonsense is no overflow");
     }
 
     #[test]

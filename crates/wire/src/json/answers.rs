@@ -1,10 +1,9 @@
 //! Bodies of answers, made from what the machine says.
 
 use serde::{Deserialize, Serialize};
-use tenure_core::state::{FenceRecord, Transition as PastLease};
 use tenure_core::{
-    EndReason, FenceName, Grant, HolderName, Holding, LeaseView, RenewalAnswer, RenewalEvents, ResourceName,
-    SessionId, SessionView, Slot, Token, WaiterView,
+    DroppedLeases, EndReason, FenceView, Grant, HistoryView, HolderName, Holding, LeaseView, OwnSession,
+    PastLease, RenewalAnswer, RenewalEvents, ResourceName, SessionId, SessionView, Slot, Token, WaiterView,
 };
 
 use super::{Kind, Mode};
@@ -13,13 +12,66 @@ use crate::words::{calendar, millis};
 
 /// The body of every error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", schemars(rename = "Error"))]
 pub struct ErrorBody {
     /// What went wrong.
     pub error: ApiError,
 }
 
+/// A body or an answer in which there is nothing to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Nothing {}
+
+/// What the two health pages answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct Health {
+    /// `ok` or `ready`.
+    pub status: String,
+}
+
+/// The name of a key that signs sequencers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct KeyName {
+    /// The key's id.
+    pub kid: String,
+}
+
+/// The public keys of all nodes, as RFC 7517 writes them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct KeySet {
+    /// One per node, and the last one of each, if it was replaced.
+    pub keys: Vec<PublicKey>,
+}
+
+/// A public key, as RFC 8037 writes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct PublicKey {
+    /// `OKP`.
+    pub kty: String,
+    /// `Ed25519`.
+    pub crv: String,
+    /// The key's id.
+    pub kid: String,
+    /// The key, in base64 for URLs.
+    pub x: String,
+    /// `sig`.
+    #[serde(rename = "use")]
+    pub usage: String,
+    /// `EdDSA`.
+    pub alg: String,
+}
+
 /// A session is open.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionOpened {
     /// Its whole id, for its opener alone.
     pub session: String,
@@ -53,6 +105,7 @@ impl SessionOpened {
 
 /// A session was renewed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Renewed {
     /// Its whole id, as the caller named it.
     pub session: String,
@@ -104,6 +157,7 @@ impl Renewed {
 
 /// A lease of the session that is under notice or has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaseNews {
     /// The resource.
     pub resource: String,
@@ -144,6 +198,7 @@ impl LeaseNews {
 
 /// Many renewals, answered in the order asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RenewedMany {
     /// One per renewal.
     pub answers: Vec<RenewedOrError>,
@@ -151,6 +206,7 @@ pub struct RenewedMany {
 
 /// One answer of many.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum RenewedOrError {
     /// It was not renewed.
@@ -170,6 +226,7 @@ impl From<Result<Renewed, ApiError>> for RenewedOrError {
 
 /// A session has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Closed {
     /// Its whole id, as the caller named it.
     pub session: String,
@@ -179,6 +236,7 @@ pub struct Closed {
 
 /// A session as anybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionSummary {
     /// Its public number.
     pub session_number: u64,
@@ -215,6 +273,7 @@ impl From<&SessionView> for SessionSummary {
 
 /// Sessions, in the order of their numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Sessions {
     /// One page of them.
     pub sessions: Vec<SessionSummary>,
@@ -224,6 +283,7 @@ pub struct Sessions {
 
 /// One's own session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionLeases {
     /// The session.
     #[serde(flatten)]
@@ -232,8 +292,18 @@ pub struct SessionLeases {
     pub held: Vec<Granted>,
 }
 
+impl From<&OwnSession> for SessionLeases {
+    fn from(own: &OwnSession) -> SessionLeases {
+        SessionLeases {
+            summary: (&own.view).into(),
+            held: own.leases.iter().map(|lease| Granted::from(&lease.grant)).collect(),
+        }
+    }
+}
+
 /// A lease as its holder sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Granted {
     /// The resource.
     pub resource: String,
@@ -289,8 +359,21 @@ impl Granted {
     }
 }
 
+/// A grant, and the signed statement of it where that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct GrantedSigned {
+    /// The grant.
+    #[serde(flatten)]
+    pub granted: Granted,
+    /// A compact JWS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequencer: Option<String>,
+}
+
 /// Several leases, granted together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GrantedMany {
     /// The session's whole id.
     pub session: String,
@@ -320,6 +403,7 @@ impl GrantedMany {
 
 /// An acquire is queued; the same request asks again and keeps its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Queued {
     /// Always true: tells this answer from a grant.
     pub queued: bool,
@@ -333,6 +417,7 @@ pub struct Queued {
 
 /// An acquire was undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Cancelled {
     /// Whether it had been granted, and is released by this.
     pub released: bool,
@@ -340,6 +425,7 @@ pub struct Cancelled {
 
 /// A lease was given back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Released {
     /// The resource.
     pub resource: String,
@@ -349,6 +435,7 @@ pub struct Released {
 
 /// Holders were given notice, or their leases were ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Revoked {
     /// The resource.
     pub resource: String,
@@ -360,6 +447,7 @@ pub struct Revoked {
 
 /// A token was taken for nobody.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TokenTaken {
     /// The resource.
     pub resource: String,
@@ -369,6 +457,7 @@ pub struct TokenTaken {
 
 /// One holder of a resource, as anybody may see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Holder {
     /// The session's public number.
     pub session_number: u64,
@@ -420,6 +509,7 @@ impl From<&Holding> for Holder {
 
 /// One who waits in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Waiter {
     /// The session's public number.
     pub session_number: u64,
@@ -455,6 +545,7 @@ impl From<&WaiterView> for Waiter {
 
 /// A resource as anybody may see it. `holder`, `token` and `remaining_ms` are those of the newest grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Lease {
     /// The resource.
     pub resource: String,
@@ -500,13 +591,14 @@ impl From<&LeaseView> for Lease {
             waiters: view.waiters.iter().map(Into::into).collect(),
             waiting: view.waiting as u64,
             delayed_ms: view.delayed.map(millis),
-            fences: view.fences.iter().map(|(name, record)| Fence::new(name, record)).collect(),
+            fences: view.fences.iter().map(Into::into).collect(),
         }
     }
 }
 
 /// Resources that are held, in the order of their names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Leases {
     /// One page of them.
     pub leases: Vec<Lease>,
@@ -518,6 +610,7 @@ pub struct Leases {
 
 /// One fence of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fence {
     /// Its name.
     pub fence: String,
@@ -530,23 +623,23 @@ pub struct Fence {
     pub refused_at: Option<String>,
 }
 
-impl Fence {
-    /// The body for a fence's record.
-    pub fn new(name: &FenceName, record: &FenceRecord) -> Fence {
-        let armed = record.armed.iter();
+impl From<&FenceView> for Fence {
+    fn from(view: &FenceView) -> Fence {
+        let armed = view.armed.iter();
         Fence {
-            fence: name.to_string(),
+            fence: view.fence.to_string(),
             armed: armed
-                .map(|(slot, token)| ArmedBody { slot: slot.map(Slot::get), token: token.get() })
+                .map(|armed| ArmedBody { slot: armed.slot.map(Slot::get), token: armed.token.get() })
                 .collect(),
-            refused: record.refused,
-            refused_at: (record.refused > 0).then(|| calendar(record.refused_wall)),
+            refused: view.refused,
+            refused_at: view.refused_wall.map(calendar),
         }
     }
 }
 
 /// The newest token that a fence has installed for a resource, or for one slot of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ArmedBody {
     /// The slot, for a semaphore.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -557,6 +650,7 @@ pub struct ArmedBody {
 
 /// The fences of a resource.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Fences {
     /// The resource.
     pub resource: String,
@@ -571,13 +665,14 @@ impl From<&LeaseView> for Fences {
         Fences {
             resource: view.resource.to_string(),
             token: view.token.map(Token::get),
-            fences: view.fences.iter().map(|(name, record)| Fence::new(name, record)).collect(),
+            fences: view.fences.iter().map(Into::into).collect(),
         }
     }
 }
 
 /// A past lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Transition {
     /// The fencing token.
     pub token: u64,
@@ -625,6 +720,7 @@ impl From<&PastLease> for Transition {
 
 /// The past leases of a resource, the newest first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct History {
     /// The resource.
     pub resource: String,
@@ -632,10 +728,60 @@ pub struct History {
     pub holders: Vec<Holder>,
     /// What was.
     pub transitions: Vec<Transition>,
+    /// Past leases that are no longer remembered; absent if all are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dropped: Option<HistoryDropped>,
+}
+
+/// Where a history was cut, and by what.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct HistoryDropped {
+    /// How many past leases were dropped since the resource was first seen.
+    pub leases: u64,
+    /// The limit that dropped the newest of them; absent, with all that follows, if that was under format version 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<String>,
+    /// That limit: leases, seconds or bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u64>,
+    /// The highest token that was dropped: every past lease with a higher one is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// When the one dropped last had ended, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<String>,
+}
+
+impl From<&DroppedLeases> for HistoryDropped {
+    fn from(dropped: &DroppedLeases) -> HistoryDropped {
+        let newest = dropped.newest.as_ref();
+        HistoryDropped {
+            leases: dropped.leases,
+            limit: newest.map(|newest| newest.limit.as_str().to_owned()),
+            max: newest.map(|newest| newest.max),
+            token: newest.map(|newest| newest.token.get()),
+            ended: newest.map(|newest| calendar(newest.to_wall)),
+        }
+    }
+}
+
+impl From<&HistoryView> for History {
+    fn from(view: &HistoryView) -> History {
+        let holder =
+            |(holding, since): &(Holding, _)| Holder { from: Some(calendar(*since)), ..holding.into() };
+        History {
+            resource: view.resource.to_string(),
+            holders: view.holders.iter().map(holder).collect(),
+            transitions: view.past.iter().rev().map(Into::into).collect(),
+            dropped: view.dropped.as_ref().map(Into::into),
+        }
+    }
 }
 
 /// The past leases of many resources, in the order of their names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Histories {
     /// One page of them: those that have a past.
     pub histories: Vec<History>,

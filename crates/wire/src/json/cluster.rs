@@ -1,13 +1,19 @@
 //! Bodies about the cluster and about sequencers: requests and answers.
 
 use serde::{Deserialize, Serialize};
+use tenure_core::SessionId;
+
+use super::{of_session, session_of};
+use crate::error::ApiError;
 
 /// `POST /v1/sequencers`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct IssueSequencer {
-    /// The whole id of the session that holds the lease.
-    pub session: String,
+    /// The whole id of the session that holds the lease, unless the header `Tenure-Session` names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// The resource.
     pub resource: String,
     /// The slot of it, for a semaphore.
@@ -15,8 +21,18 @@ pub struct IssueSequencer {
     pub slot: Option<u32>,
 }
 
+of_session!(IssueSequencer);
+
+impl IssueSequencer {
+    /// The session that holds the lease.
+    pub fn session_id(&self) -> Result<SessionId, ApiError> {
+        session_of(self.session.as_deref())
+    }
+}
+
 /// `POST /v1/sequencers:check`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CheckSequencer {
     /// A compact JWS.
@@ -25,6 +41,7 @@ pub struct CheckSequencer {
 
 /// `POST /v1/cluster:step-down`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StepDown {
     /// To this node; without it, to whichever is furthest.
@@ -32,18 +49,9 @@ pub struct StepDown {
     pub to: Option<u64>,
 }
 
-/// `POST /v1/cluster/nodes`
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct AddNode {
-    /// Its id.
-    pub node: u64,
-    /// Where peers reach it.
-    pub peer_address: String,
-}
-
 /// A signed statement of a grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SequencerIssued {
     /// A compact JWS.
     pub sequencer: String,
@@ -51,6 +59,7 @@ pub struct SequencerIssued {
 
 /// What is known of a sequencer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SequencerChecked {
     /// `valid`, `stale` or `unknown`.
     pub verdict: String,
@@ -64,6 +73,7 @@ pub struct SequencerChecked {
 
 /// One node of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NodeStatus {
     /// Its id.
     pub node: u64,
@@ -88,6 +98,7 @@ pub struct NodeStatus {
 
 /// The cluster, as the node that answers sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClusterStatus {
     /// The cluster's id.
     pub cluster: String,
@@ -123,6 +134,9 @@ pub struct ClusterStatus {
     /// After a restore nothing is granted for this long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restoring_ms: Option<u64>,
+    /// A backup that is being restored and is not visible yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staging: Option<RestoreStaging>,
     /// The format version that the cluster has agreed on; 0 if the node does not say, as release 0.1.0 does not.
     #[serde(default)]
     pub format: u32,
@@ -131,8 +145,23 @@ pub struct ClusterStatus {
     pub format_next: Option<u32>,
 }
 
+/// How far a restore has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct RestoreStaging {
+    /// How many pieces of the backup have arrived.
+    pub pieces: u64,
+    /// How many records.
+    pub records: u64,
+    /// How many bytes.
+    pub bytes: u64,
+    /// It is discarded after this long, unless another piece arrives.
+    pub discarded_in_ms: u64,
+}
+
 /// What a raise of the format version did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Upgraded {
     /// The version agreed on before.
     pub from: u32,

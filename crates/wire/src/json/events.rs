@@ -11,6 +11,7 @@ use crate::words::{calendar, millis};
 
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     /// The revision of the command that made the change.
     pub revision: u64,
@@ -23,6 +24,7 @@ pub struct Event {
 
 /// The events that are still remembered, in order: one page of whole revisions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Events {
     /// One page of them.
     pub events: Vec<Event>,
@@ -36,6 +38,7 @@ pub struct Events {
 
 /// What changed; the field `kind` says which of these it is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[expect(
     missing_docs,

@@ -10,6 +10,7 @@ use crate::words::calendar;
 
 /// A lease as Kubernetes writes it down.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct KubernetesLease {
     /// `coordination.k8s.io/v1`.
@@ -24,6 +25,7 @@ pub struct KubernetesLease {
 
 /// What a lease is called.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KubernetesMetadata {
     /// The resource, as it is: with slashes, which no object of Kubernetes has in its name.
     pub name: String,
@@ -33,6 +35,7 @@ pub struct KubernetesMetadata {
 
 /// What the shape has no field for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct KubernetesAnnotations {
     /// The newest token; absent before the first grant.
     #[serde(rename = "tenure/token", default, skip_serializing_if = "Option::is_none")]
@@ -41,6 +44,7 @@ pub struct KubernetesAnnotations {
 
 /// Who holds a lease, and since when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct KubernetesSpec {
     /// Who was granted it last; `null` if it is free.

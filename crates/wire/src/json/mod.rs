@@ -7,7 +7,9 @@
 mod answers;
 mod cluster;
 mod events;
+mod from_grpc;
 mod kubernetes;
+mod queries;
 mod registers;
 mod requests;
 
@@ -20,28 +22,34 @@ use tenure_core::{KindSetting, RegisterKey};
 use crate::error::{ApiError, Code};
 
 pub use answers::{
-    ArmedBody, Cancelled, Closed, ErrorBody, Fence, Fences, Granted, GrantedMany, Histories, History, Holder,
-    Lease, LeaseNews, Leases, Queued, Released, Renewed, RenewedMany, RenewedOrError, Revoked, SessionLeases,
-    SessionOpened, SessionSummary, Sessions, TokenTaken, Transition, Waiter,
+    ArmedBody, Cancelled, Closed, ErrorBody, Fence, Fences, Granted, GrantedMany, GrantedSigned, Health,
+    Histories, History, HistoryDropped, Holder, KeyName, KeySet, Lease, LeaseNews, Leases, Nothing,
+    PublicKey, Queued, Released, Renewed, RenewedMany, RenewedOrError, Revoked, SessionLeases, SessionOpened,
+    SessionSummary, Sessions, TokenTaken, Transition, Waiter,
 };
 pub use cluster::{
-    AddNode, CheckSequencer, ClusterStatus, IssueSequencer, NodeStatus, SequencerChecked, SequencerIssued,
-    StepDown, Upgraded,
+    CheckSequencer, ClusterStatus, IssueSequencer, NodeStatus, RestoreStaging, SequencerChecked,
+    SequencerIssued, StepDown, Upgraded,
 };
 pub use events::{Event, EventKind, Events};
 pub use kubernetes::{KubernetesAnnotations, KubernetesLease, KubernetesMetadata, KubernetesSpec};
+pub use queries::{
+    AcquireQuery, EventsQuery, LeaseQuery, LeaseShape, ListQuery, ReadQuery, SessionsQuery, StatusQuery,
+    WatchQuery,
+};
 pub use registers::{
     Compare, DeleteRegister, OnRegister, Operation, PutRegister, Rebind, Register, Registers, WriteRegisters,
     Written, WrittenMany, guard_from_header,
 };
-pub(crate) use requests::checked_reason;
 pub use requests::{
-    Acquire, Arm, Cancel, CloseSession, Forever, OpenSession, Paused, Refused, Release, RenewSession,
-    RenewSessions, Renewal, Revoke, Seen, SetKind, Transfer, WaitMs,
+    Acquire, Arm, Cancel, CloseSession, Forever, OfSession, OpenSession, Paused, Refused, Release,
+    RenewSession, RenewSessions, Renewal, Revoke, Seen, SetKind, Transfer, WaitMs,
 };
+pub(crate) use requests::{checked_reason, of_session, session_of};
 
 /// How a resource is held: `"exclusive"`, `"shared"` or `{"slots":n}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
     /// One holder, with write authority.
@@ -74,6 +82,7 @@ impl From<Mode> for tenure_core::Mode {
 
 /// The kind of a resource: `"lock"` or `{"semaphore":n}`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
     /// Exclusive and shared grants.

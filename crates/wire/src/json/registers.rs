@@ -5,11 +5,14 @@ use tenure_core::{
     Caller, Command, CompareField, CompareOp, Guard, RegisterKey, Revision, Scope, Slot, Token,
 };
 
-use super::{bytes_of, key_of, text_or_base64};
+use super::{bytes_of, key_of, of_session, text_or_base64};
 use crate::error::{About, ApiError, Code};
+
+of_session!(PutRegister, DeleteRegister, WriteRegisters);
 
 /// `PUT /v1/registers/{key}`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PutRegister {
     /// The value, if it is text.
@@ -67,6 +70,7 @@ impl PutRegister {
 
 /// `DELETE /v1/registers/{key}`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct DeleteRegister {
     /// The resource that guards it; or the header `Tenure-Token: resource=token`.
@@ -173,6 +177,7 @@ fn conditional(
 
 /// `POST /v1/registers:write`: several comparisons and operations as one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct WriteRegisters {
     /// The session's whole id, for numbered writes and for ephemeral registers without a guard.
@@ -212,6 +217,7 @@ impl WriteRegisters {
 
 /// One comparison: exactly one of the fields after `op`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Compare {
     /// The register, if its key is text.
@@ -274,6 +280,7 @@ impl Compare {
 
 /// One operation: `{"put":{…}}`, `{"delete":{…}}` or `{"get":{…}}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Operation {
     /// Writes a value.
@@ -286,6 +293,7 @@ pub enum Operation {
 
 /// What an operation is about; only a put has a value, and only a put or delete has a guard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OnRegister {
     /// The register, if its key is text.
@@ -346,6 +354,7 @@ impl Operation {
 
 /// `POST /v1/registers/{key}:rebind`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Rebind {
     /// The new guard; without it, none.
@@ -370,6 +379,7 @@ impl Rebind {
 
 /// One register; without a value it does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Register {
     /// Its key, if it is text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -417,6 +427,7 @@ impl From<&tenure_core::Register> for Register {
 
 /// Registers, in the order of their keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Registers {
     /// One page of them.
     pub registers: Vec<Register>,
@@ -428,6 +439,7 @@ pub struct Registers {
 
 /// One register was written or removed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Written {
     /// The revision of the write.
     pub revision: u64,
@@ -464,6 +476,7 @@ impl Written {
 
 /// Several registers were read and written as one step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WrittenMany {
     /// Whether all comparisons held.
     pub succeeded: bool,

@@ -13,11 +13,12 @@ use tenure_core::{
 };
 
 use super::{Kind, Mode};
-use crate::error::ApiError;
+use crate::error::{ApiError, Code};
 use crate::words::nonce_from_hex;
 
 /// `POST /v1/sessions`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct OpenSession {
     /// Who, for people.
@@ -59,8 +60,9 @@ fn open(
     })
 }
 
-/// `POST /v1/sessions/{id}:renew`
+/// `POST /v1/session:renew`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewSession {
     /// The number of this transmission, from 1 on. Without one (or with zero) it always counts as the newest.
@@ -70,6 +72,7 @@ pub struct RenewSession {
 
 /// `POST /v1/sessions:renew`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewSessions {
     /// Many at once; the answers come in the same order.
@@ -78,6 +81,7 @@ pub struct RenewSessions {
 
 /// One of many renewals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Renewal {
     /// The session's whole id.
@@ -87,8 +91,9 @@ pub struct Renewal {
     pub number: Option<u64>,
 }
 
-/// `DELETE /v1/sessions/{id}`
+/// `DELETE /v1/session`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct CloseSession {
     /// A supervisor has seen all of the session's processes dead.
@@ -113,8 +118,9 @@ impl CloseSession {
     }
 }
 
-/// `POST /v1/sessions/{id}:seen`
+/// `POST /v1/session:seen`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Seen {
     /// The holder has taken in its events up to this revision.
@@ -128,8 +134,9 @@ impl Seen {
     }
 }
 
-/// `POST /v1/sessions/{id}:paused`
+/// `POST /v1/session:paused`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Paused {
     /// For how long the holder had been paused.
@@ -145,6 +152,7 @@ impl Paused {
 
 /// How long to wait in the queue: milliseconds, or `"forever"` for as long as the session lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum WaitMs {
     /// At most this long; zero is not at all.
@@ -155,6 +163,7 @@ pub enum WaitMs {
 
 /// The word `forever`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Forever {
     /// As long as the session lives.
     #[serde(rename = "forever")]
@@ -172,6 +181,7 @@ fn wait(wait: Option<WaitMs>) -> Wait {
 /// `POST /v1/leases/{resource}:acquire` and `POST /v1/leases:acquire`: with `session`, or with `holder` and `ttl_ms`
 /// for a session that the acquire opens.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Acquire {
     /// The session's whole id.
@@ -273,11 +283,40 @@ impl Acquire {
     }
 }
 
+/// A body that names the session that it is from, unless the request's header `Tenure-Session` does.
+pub trait OfSession {
+    /// The session's whole id.
+    fn session(&mut self) -> &mut Option<String>;
+}
+
+/// Implements [`OfSession`] for bodies with a field `session`.
+macro_rules! of_session {
+    ($($body:ty),*) => {$(
+        impl $crate::json::OfSession for $body {
+            fn session(&mut self) -> &mut Option<String> {
+                &mut self.session
+            }
+        }
+    )*};
+}
+pub(crate) use of_session;
+
+of_session!(Acquire, Cancel, Release, Transfer);
+
+/// The session that a body must name.
+pub(crate) fn session_of(session: Option<&str>) -> Result<SessionId, ApiError> {
+    let session = session.ok_or_else(|| {
+        ApiError::new(Code::InvalidBody, "session is missing")
+            .hint("send the header `Tenure-Session:` with the session's whole id, or `session` in the body")
+    })?;
+    Ok(session.parse()?)
+}
+
 /// Implements the caller of bodies that have `session`, `number` and `lowest_awaited`.
 macro_rules! caller {
     ($body:ident) => {
         Caller {
-            session: $body.session.parse()?,
+            session: session_of($body.session.as_deref())?,
             number: $body.number,
             lowest_awaited: $body.lowest_awaited.unwrap_or_default(),
         }
@@ -286,6 +325,7 @@ macro_rules! caller {
 
 /// `POST /v1/leases:cancel`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Cancel {
     /// The session's whole id.
@@ -326,10 +366,12 @@ impl Cancel {
 
 /// `POST /v1/leases/{resource}:release`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Release {
-    /// The session's whole id.
-    pub session: String,
+    /// The session's whole id, unless the header `Tenure-Session` names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// Only if the lease still has this token.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
@@ -355,10 +397,12 @@ impl Release {
 
 /// `POST /v1/leases/{resource}:transfer`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Transfer {
-    /// The whole id of the session that holds it.
-    pub session: String,
+    /// The whole id of the session that holds it, unless the header `Tenure-Session` names it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<String>,
     /// The public number of the session that gets it.
     pub to: u64,
     /// The command's number.
@@ -378,6 +422,7 @@ impl Transfer {
 
 /// `POST /v1/leases/{resource}:revoke`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Revoke {
     /// Only the lease of the session with this public number.
@@ -416,6 +461,7 @@ pub(crate) fn checked_reason(reason: &str) -> Result<std::sync::Arc<str>, ApiErr
 
 /// `POST /v1/fences/{resource}:arm`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Arm {
     /// The fence.
@@ -440,6 +486,7 @@ impl Arm {
 
 /// `POST /v1/fences/{resource}:refused`
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Refused {
     /// The fence.
@@ -470,6 +517,7 @@ impl Refused {
 
 /// `POST /v1/leases/{resource}:kind`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SetKind {
     /// `"lock"`, `{"semaphore":n}`, or `null` to let the next grant fix it.

@@ -146,14 +146,64 @@ pub fn commands() -> Vec<Command> {
 /// What only version 2 can say.
 pub fn commands_since_v2() -> Vec<Command> {
     let rest = Some(Duration::from_secs(3));
+    let limits = Limits { history_bytes_total_max: 64 << 20, ..limits() };
     vec![
+        Command::Configure(Box::new(Settings { cluster: [0xc1; 16], limits })),
         Command::Release { by: caller(5), resource: name("a"), token: None, rest },
         Command::Upgrade { to: FormatVersion::V2 },
+        Command::RestoreBegin(Box::new(restore_begin())),
+        Command::RestorePiece(Box::new(restore_piece())),
+        Command::RestoreCommit { id: restore_begin().id, pieces: 3, records: 8_193, checksum: 1 << 100 },
     ]
 }
 
+pub fn restore_begin() -> RestoreBegin {
+    RestoreBegin {
+        id: RestoreId::new([0xb7; 16]),
+        base: state().backup_base(),
+        token_floor: token(1_000),
+        holders_stopped: true,
+    }
+}
+
+/// One of every record that a backup has.
+pub fn restore_piece() -> RestorePiece {
+    let state = state().without_sessions().expect("its sessions are all there");
+    RestorePiece {
+        id: restore_begin().id,
+        number: 2,
+        bytes: 1_048_570,
+        checksum: u128::MAX - 1,
+        ended: 1,
+        records: BackupRecords {
+            resources: state.resources.iter().map(|(number, record)| (number, record.clone())).collect(),
+            registers: state.registers.iter().map(|(number, record)| (number, record.clone())).collect(),
+            used_nonces: state.used_nonces.iter().copied().collect(),
+        },
+    }
+}
+
+/// A restore in the middle.
+pub fn staging() -> Staging {
+    let state = state().without_sessions().expect("its sessions are all there");
+    Staging {
+        begin: restore_begin(),
+        pieces: 3,
+        records: 8_193,
+        bytes: 3 << 20,
+        ended: 1,
+        checksum: 1 << 100,
+        kept_until: time(612_345_678),
+        resource_last: 66,
+        register_last: 65,
+        resources: state.resources,
+        registers: state.registers,
+        used_nonces: state.used_nonces,
+    }
+}
+
 /// How many kinds of commands there are. A new one does not compile here until it has a sample above.
-pub const COMMAND_KINDS: usize = 24;
+pub const COMMAND_KINDS: usize = 27;
 
 pub fn kind_of(command: &Command) -> usize {
     match command {
@@ -181,6 +231,9 @@ pub fn kind_of(command: &Command) -> usize {
         Command::CancelNonce { .. } => 21,
         Command::Undo { .. } => 22,
         Command::Upgrade { .. } => 23,
+        Command::RestoreBegin(_) => 24,
+        Command::RestorePiece(_) => 25,
+        Command::RestoreCommit { .. } => 26,
     }
 }
 
@@ -265,6 +318,12 @@ pub fn dones() -> Vec<Done> {
     ]
 }
 
+/// What only version 2 can answer.
+pub fn answers_since_v2() -> Vec<Answer> {
+    let not_staged = |next| Err(Refusal::NotStaged { next });
+    vec![Ok(Done::Staged { pieces: 3 }), not_staged(None), not_staged(Some(7))]
+}
+
 /// Every refusal.
 pub fn refusals() -> Vec<Refusal> {
     let resource = || name::<ResourceName>("settlement/cron");
@@ -318,9 +377,16 @@ pub fn transition() -> Transition {
     }
 }
 
+/// What a history no longer has.
+pub fn dropped() -> DroppedLeases {
+    let newest =
+        NewestDropped { limit: HistoryLimit::Count, max: 1_000, token: token(15), to_wall: wall(500) };
+    DroppedLeases { leases: 12, newest: Some(newest) }
+}
+
 /// The limits as they were by default when the golden files were written.
 fn limits() -> Limits {
-    Limits { events_max: 65_536, ..Limits::default() }
+    Limits { events_max: 65_536, ..Limits::of(FormatVersion::V1) }
 }
 
 /// A fence that has installed tokens and refused writes.
@@ -334,8 +400,31 @@ pub fn fence_record() -> FenceRecord {
     }
 }
 
-/// A state with every kind of record, each with everything that it can have.
-pub fn state() -> State {
+/// The state as this version has it: a later one also says what it did not know before.
+pub fn state_of(version: FormatVersion) -> State {
+    let mut state = State { format: version, ..state() };
+    if version >= FormatVersion::V2 {
+        state.settings.limits.history_bytes_total_max = 64 << 20;
+        let resource = state.resources.get_mut(ResourceNumber(1)).expect("it is in the sample");
+        let more = resource.more.as_mut().expect("it has everything");
+        more.history.set_dropped(Some(Dropped {
+            limit: HistoryLimit::Bytes,
+            token: token(15),
+            to_wall: wall(500),
+        }));
+        state.staging = Some(Box::new(staging()));
+        state.restored = Some(Restored {
+            id: RestoreId::new([0xb8; 16]),
+            token_floor: token(12),
+            sessions_opened: 3,
+            registers_named: 4,
+        });
+    }
+    state
+}
+
+/// A state with every kind of record, each with everything that it can have in every version.
+fn state() -> State {
     let answered = |answer| Remembered::Answered(Box::new(answer));
     let mut remembered = vec![
         Remembered::Waiting(WaiterNumber(4)),
@@ -443,13 +532,13 @@ pub fn state() -> State {
                 ends_at: time(22_000_000),
                 reason: Some("maintenance".into()),
             }),
-            transmission: Some(TransmissionId::new([0xa7; 16])),
+            transmissions: vec![TransmissionId::new([0xa7; 16])],
         })),
     };
     let more = ResourceMore {
         queue: BTreeSet::from([Place { rank: std::cmp::Reverse(-5), waiter: WaiterNumber(4) }]),
         delayed_until: Some(time(13_000_000)),
-        history: VecDeque::from([transition()]),
+        history: PackedHistory::from_iter([transition()]),
         fences: BTreeMap::from([(name("postgres:orders"), fence_record())]),
         slot_tokens: BTreeMap::from([(Slot::new(2), token(17))]),
         guards: 1,
@@ -602,7 +691,20 @@ pub fn lease_view() -> LeaseView {
         }],
         waiting: 1,
         delayed: Some(millis(1_500)),
-        fences: vec![(name("postgres:orders"), fence_record())],
+        fences: vec![fence_view()],
+    }
+}
+
+/// The fence of `fence_record`, as anybody may see it.
+pub fn fence_view() -> FenceView {
+    let record = fence_record();
+    let armed = record.armed.into_iter();
+    FenceView {
+        resource: name("settlement/cron"),
+        fence: name("postgres:orders"),
+        armed: armed.map(|(slot, token)| ArmedView { slot, token, current: slot.is_none() }).collect(),
+        refused: record.refused,
+        refused_wall: Some(record.refused_wall),
     }
 }
 

@@ -191,6 +191,9 @@ pub fn command() -> BoxedStrategy<Command> {
         (caller(), resource(), of(token()), of(duration()))
             .prop_map(|(by, resource, token, rest)| { Command::Release { by, resource, token, rest } }),
         Just(Command::Upgrade { to: FormatVersion::NEWEST }),
+        (any::<[u8; 16]>(), number(), number(), any::<u128>()).prop_map(|(id, pieces, records, checksum)| {
+            Command::RestoreCommit { id: RestoreId::new(id), pieces, records, checksum }
+        }),
         (caller(), resource(), session()).prop_map(|(by, resource, to)| Command::Transfer {
             by,
             resource,
@@ -232,7 +235,7 @@ pub fn entry() -> impl Strategy<Value = Entry> {
         .prop_map(|(at, wall, renewals, commands)| Entry { at, wall, renewals, commands })
 }
 
-fn grant() -> impl Strategy<Value = Grant> {
+pub fn grant() -> impl Strategy<Value = Grant> {
     let first = (resource(), session_id(), holder(), mode(), of(slot()));
     let second = (token(), generation(), duration(), duration(), duration(), vec(fence(), 0..3));
     (first, second).prop_map(
@@ -412,8 +415,8 @@ fn session_record() -> impl Strategy<Value = Session> {
 fn hold() -> impl Strategy<Value = Hold> {
     let notice =
         (why(), time(), of(text())).prop_map(|(why, ends_at, reason)| Notice { why, ends_at, reason });
-    let more = (policies(), of(notice), of(transmission()))
-        .prop_map(|(policies, notice, transmission)| HoldMore { policies, notice, transmission });
+    let more = (policies(), of(notice), vec(transmission(), 0..3))
+        .prop_map(|(policies, notice, transmissions)| HoldMore { policies, notice, transmissions });
     (
         session(),
         token(),
@@ -477,7 +480,7 @@ fn resource_record() -> impl Strategy<Value = Resource> {
     let more = (
         btree_set(place, 0..3),
         of(time()),
-        vec_deque(transition, 0..3),
+        vec(transition, 0..3).prop_map(PackedHistory::from_iter),
         btree_map(fence(), fence_record, 0..3),
         btree_map(slot(), token(), 0..3),
         any::<u32>(),
@@ -580,9 +583,11 @@ pub fn state() -> impl Strategy<Value = State> {
             let (sessions, resources, waiters, registers) = maps;
             let (pulses, sessions): (BTreeMap<_, _>, BTreeMap<_, _>) =
                 sessions.into_iter().map(|(key, (pulse, session))| ((key, pulse), (key, session))).unzip();
+            let format = if last_token % 2 == 0 { FormatVersion::V1 } else { FormatVersion::V2 };
+            let resources = with_drops(resources, format);
             State {
-                format: if last_token % 2 == 0 { FormatVersion::V1 } else { FormatVersion::V2 },
-                settings: Settings { cluster, limits: Limits::default() },
+                format,
+                settings: Settings { cluster, limits: Limits::of(format) },
                 time,
                 wall,
                 entries: last_token / 3,
@@ -601,9 +606,32 @@ pub fn state() -> impl Strategy<Value = State> {
                 keys,
                 used_nonces,
                 totals,
+                staging: None,
+                restored: None,
             }
         },
     )
+}
+
+/// Some histories note what was dropped, where the version can say so.
+fn with_drops(
+    resources: CowMap<ResourceNumber, Resource>,
+    format: FormatVersion,
+) -> CowMap<ResourceNumber, Resource> {
+    let mut noted = CowMap::default();
+    for (number, resource) in resources.iter() {
+        let mut resource = resource.clone();
+        if let Some(more) = resource.more.as_mut().filter(|_| format >= FormatVersion::V2) {
+            let limits = [HistoryLimit::Count, HistoryLimit::Age, HistoryLimit::Bytes];
+            more.history.set_dropped(limits.get(number.0 as usize % 4).map(|limit| Dropped {
+                limit: *limit,
+                token: Token::try_from(number.0 + 1).unwrap(),
+                to_wall: WallTime::from_unix_millis(number.0),
+            }));
+        }
+        noted.insert(number, resource);
+    }
+    noted
 }
 
 /// A state has no equality of its own; its parts have.
@@ -628,4 +656,18 @@ pub fn assert_equal(a: &State, b: &State) {
     same(&a.waiters, &b.waiters);
     same(&a.registers, &b.registers);
     assert_eq!((&a.keys, &a.used_nonces, a.totals), (&b.keys, &b.used_nonces, b.totals));
+}
+
+/// Takes leases away whose sessions are not there: no machine has such, and no backup of one.
+pub fn drop_unknown_holders(state: &mut State) {
+    let numbers: Vec<ResourceNumber> = state.resources.iter().map(|(number, _)| number).collect();
+    for number in numbers {
+        let sessions = &state.sessions;
+        let resource = state.resources.get_mut(number).expect("just listed");
+        let known =
+            |hold: &&Hold| sessions.get(hold.session).is_some_and(|session| !session.leases.is_empty());
+        let mut holds = Few::default();
+        resource.holds.iter().filter(known).for_each(|hold| holds.push(hold.clone()));
+        resource.holds = holds;
+    }
 }

@@ -1,4 +1,4 @@
-//! The messages of etcd's v3 API, as far as a lock needs them. Field numbers are etcd's.
+//! The messages of etcd's v3 API that a lock needs. Field numbers are etcd's.
 
 macro_rules! messages {
     ($($name:ident { $($(#[$attribute:meta])* $field:ident: $type:ty,)* })*) => {

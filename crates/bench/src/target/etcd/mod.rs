@@ -1,6 +1,6 @@
-//! etcd over its v3 API. A lock is the recipe of its own client library (`concurrency.Mutex`): a transaction puts a
-//! key under the caller's lease and asks who was first; who was not watches the key before its own. A cycle of an
-//! untaken lock is two calls, the transaction and the delete.
+//! etcd over its v3 API. A lock follows the recipe of etcd's own client library (`concurrency.Mutex`): a
+//! transaction puts a key under the client's lease and reads who was first; everybody else watches the key
+//! before its own. A cycle of a free lock is two calls, the transaction and the delete.
 
 mod messages;
 
@@ -17,7 +17,7 @@ use tonic::{Request, Streaming};
 use tonic_prost::ProstCodec;
 
 use self::messages::*;
-use super::ways::{Breaks, Ways};
+use super::connections::{Breaks, Connections};
 use super::{Ask, Fleet, Result, Session, Store, has_not};
 use crate::error::BenchError;
 use crate::plan::Plan;
@@ -37,7 +37,7 @@ const UNDER_WAY: usize = 64;
 
 /// A cluster.
 pub struct Etcd {
-    ways: Ways<Wire>,
+    connections: Connections<Wire>,
     endpoints: Vec<String>,
 }
 
@@ -141,14 +141,14 @@ impl Store for Etcd {
     type Fleet = EtcdFleet;
 
     async fn reach(plan: &Plan) -> Result<Etcd> {
-        let ways = Ways::new(&plan.endpoints, plan.connections.min(plan.clients));
-        let store = Etcd { ways, endpoints: plan.endpoints.clone() };
-        store.ways.get(0, Wire::connect).await?;
+        let connections = Connections::new(&plan.endpoints, plan.connections.min(plan.clients));
+        let store = Etcd { connections, endpoints: plan.endpoints.clone() };
+        store.connections.get(0, Wire::connect).await?;
         Ok(store)
     }
 
     async fn open(&self, way: usize, ttl: Duration) -> Result<EtcdSession> {
-        let wire = self.ways.get(way, Wire::connect).await?;
+        let wire = self.connections.get(way, Wire::connect).await?;
         let lease = wire.grant(ttl).await?;
         Ok(EtcdSession { wire, lease, keep_alive: None })
     }
@@ -183,7 +183,7 @@ impl Store for Etcd {
         let key = prefix.as_bytes().to_vec();
         let range_end = prefix_end(&key);
         let range = RangeRequest { key, range_end, count_only: true, ..Default::default() };
-        let answer: RangeResponse = self.ways.get(0, Wire::connect).await?.call(RANGE, range).await?;
+        let answer: RangeResponse = self.connections.get(0, Wire::connect).await?.call(RANGE, range).await?;
         Ok(answer.count as u64)
     }
 

@@ -19,7 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   tenure fence barrier ledger/writer --database postgres://postgres@localhost/ledger
 
-The resource must be free: a live holder would be shut out by it. A token is taken for nobody, so every token that was \
+The resource must be free: a live holder would be shut out by it. A token is issued without a holder, so every token that was \
 ever granted is smaller, and it is installed in the databases named here. The fences that the resource is known to have \
 are listed: those that are not databases named here still have to be told, each with its own barrier under this token.";
 
@@ -64,14 +64,17 @@ pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError
     let report = || json!({"resource": args.resource.to_string(), "token": token, "databases": databases.len(), "fences": known});
     context.output.tell(report, |_| {
         let mut lines = vec![format!(
-            "token {token} was taken for nobody: every earlier one of {} is stale",
+            "token {token} was issued without a holder: every earlier one of {} is stale",
             args.resource
         )];
         if !databases.is_empty() {
             lines.push(format!("installed in {} of PostgreSQL", databases.len()));
         }
         if !known.is_empty() {
-            lines.push(format!("its fences, each to be told unless it is among those: {}", known.join(", ")));
+            lines.push(format!(
+                "other fences of the resource, in which it has to be installed too: {}",
+                known.join(", ")
+            ));
         }
         lines.join("\n")
     })?;

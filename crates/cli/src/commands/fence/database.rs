@@ -21,8 +21,8 @@ const LEAST: Duration = Duration::from_millis(10);
 #[derive(Clone, Debug, clap::Args)]
 #[group(skip)]
 pub struct Args {
-    /// The PostgreSQL to look after, as a URL or as `host=… user=… dbname=…`. Without TLS: reach a remote one through a
-    /// tunnel, or from its own host
+    /// The PostgreSQL to look after, as a URL or as `host=… user=… dbname=…`. Without TLS: reach a remote one
+    /// through a tunnel, or from its own host
     #[arg(long, value_name = "URL", env = "TENURE_FENCE_DATABASE", hide_env_values = true)]
     pub database: Config,
 }
@@ -52,8 +52,8 @@ impl Patience {
         self.timeout.saturating_sub(self.since.elapsed()).max(LEAST)
     }
 
-    /// Does a step that may wait in the database. If it does not come to an end in time, the database is told to stop:
-    /// it would otherwise wait on for a caller that is gone.
+    /// Does a step that may wait in the database. If it does not come to an end in time, the database is told
+    /// to stop: it would otherwise wait on for a caller that is gone.
     pub async fn spend<T>(
         self,
         cancel: CancelToken,

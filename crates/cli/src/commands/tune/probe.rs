@@ -1,5 +1,5 @@
-//! What a holder on this machine would see of the store: round trips, renewals, and how late it is woken. Measures and
-//! judges nothing.
+//! Measures what a holder on this machine would see of the store: round trips, renewals, and how late it is
+//! woken. It judges nothing.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -10,14 +10,16 @@ use tenure_client::proto::leases_client::LeasesClient;
 use tenure_client::proto::sessions_client::SessionsClient;
 use tenure_client::{Attempt, proto, random_nonce};
 use tenure_clock::{Clock, SystemClock};
-use tenure_core::{Measured, Moment, Spread};
+use tenure_core::{Caller, EndReason, Measured, Moment, Nonce, SessionId, Spread};
+use tenure_wire::grpc;
 
 use crate::args::default_holder;
 use crate::context::Context;
 use crate::error::CommandError;
 use crate::exit::Exit;
 
-/// The TTL of the session that is renewed. Nothing depends on it: it is closed at the end, and if that fails it ends by itself.
+/// The TTL of the session that is renewed. Nothing depends on it: it is closed at the end, and if that fails
+/// it ends by itself.
 const TTL: Duration = Duration::from_secs(10);
 /// Between two questions: a holder's own pace is slower, and a probe must not be a load.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -85,12 +87,7 @@ async fn look(context: &Context<'_>) -> Result<(), CommandError> {
 }
 
 async fn open(context: &Context<'_>) -> Result<String, CommandError> {
-    let request = proto::SessionOpenRequest {
-        holder: default_holder().to_string(),
-        ttl_ms: TTL.as_millis() as u64,
-        nonce: random_nonce().to_vec(),
-        number: 0,
-    };
+    let request = grpc::open_request(&default_holder(), TTL, Some(Nonce::new(random_nonce())), 0);
     let send = |channel, attempt: Attempt| {
         let request = proto::SessionOpenRequest { number: attempt.number, ..request.clone() };
         async move { SessionsClient::new(channel).open(request).await }
@@ -117,15 +114,15 @@ async fn renew(session: &str, context: &Context<'_>) -> Result<(), CommandError>
 }
 
 async fn close(session: String, context: &Context<'_>) {
-    let caller = proto::Caller { session, number: None, lowest_awaited: 0 };
-    let request = proto::SessionCloseRequest { caller: Some(caller), died: false };
-    let send = |channel, request| async move { SessionsClient::new(channel).close(request).await };
     // If this fails the session ends by itself.
+    let Ok(session) = session.parse::<SessionId>() else { return };
+    let request = grpc::close_request(&Caller::unnumbered(session), EndReason::Released);
+    let send = |channel, request| async move { SessionsClient::new(channel).close(request).await };
     let _ = context.change(request, send).await;
 }
 
-/// A thread that asks for short sleeps and notes how much later it was woken: what a holder between check and act
-/// would have stood still for.
+/// A thread that asks for short sleeps and notes how much later it was woken: what a holder between check and
+/// act would have stood still for.
 struct Napper {
     stop: Arc<AtomicBool>,
     thread: std::thread::JoinHandle<Vec<Duration>>,

@@ -1,10 +1,9 @@
-//! The stories that `explain` tells, with fixed values.
+//! What `explain` prints, with fixed values.
 
 use expect_test::expect;
 use tenure_client::proto;
 
 use super::*;
-use crate::shapes;
 
 const DRY: Paint = Paint::new(false);
 
@@ -45,7 +44,7 @@ fn past() -> Vec<Transition> {
         why: proto::EndReason::Expired.into(),
         ..Default::default()
     };
-    shapes::transition(&lease).into_iter().collect()
+    tenure_wire::json::Transition::of(&lease).into_iter().collect()
 }
 
 fn fence(name: &str, token: u64, refused: u64) -> proto::FenceView {
@@ -66,13 +65,13 @@ fn a_held_lease_with_a_queue_and_fences() {
         waiter("node-c", 10),
     ];
     let fences = [fence("postgres:orders", 12, 0), fence("s3:reports", 11, 4)];
-    let shape = shapes::lease(&view, &fences);
+    let shape = tenure_wire::json::Lease::of(&view, &fences);
     expect![[r#"
         settlement/cron is held by node-a (session 7), for 4m 12s now.
         Its token is 12; storage that has seen it refuses every smaller one. The resource has changed hands 4 times.
         Its TTL is 10s, of which 7.2s are left. If node-a falls silent, the lease ends then: not earlier, and later only by a commit. If it renews, the 10s begin again.
 
-        2 stand in line, the next one first:
+        2 waiters in the queue, the next one first:
           1. node-b (session 9) for 3.1s, priority 5; gives up in 6.9s
           2. node-c (session 10) for 3.1s; waits as long as its session lives
         node-b waits for node-a and is granted it in the very step in which that lease ends.
@@ -88,7 +87,7 @@ fn a_held_lease_with_a_queue_and_fences() {
 
 #[test]
 fn a_free_resource_says_what_was() {
-    let shape = shapes::lease(&lease(vec![]), &[]);
+    let shape = tenure_wire::json::Lease::of(&lease(vec![]), &[]);
     expect![[r#"
         settlement/cron is free. Its newest token is 12; it has changed hands 4 times.
         node-x held it last, for 3m 2s, until 2023-11-14 22:13:20Z; it expired: no renewal came in time.
@@ -106,7 +105,7 @@ fn a_free_resource_says_what_was() {
 
 #[test]
 fn notices_lapses_and_delays_are_named() {
-    let rendered = |view: &proto::Lease| explain(&shapes::lease(view, &[]), &[], DRY);
+    let rendered = |view: &proto::Lease| explain(&tenure_wire::json::Lease::of(view, &[]), &[], DRY);
     let noticed = proto::Holding { notice: proto::EndReason::Revoked.into(), ..holding("node-a", 12) };
     assert!(
         rendered(&lease(vec![noticed]))
@@ -119,7 +118,7 @@ fn notices_lapses_and_delays_are_named() {
     delayed.waiters = vec![waiter("node-b", 9)];
     let text = rendered(&delayed);
     assert!(text.contains("rests for another 3s"), "{text}");
-    assert!(text.contains("1 stands in line"), "{text}");
+    assert!(text.contains("1 waiter in the queue"), "{text}");
     assert!(text.contains("node-b is granted it when the lock-delay is over, in 3s"), "{text}");
 }
 
@@ -129,13 +128,13 @@ fn sharers_and_slots_are_shown_one_by_one() {
     let shared = |holder| proto::Holding { mode: mode(proto::ModeKind::Shared, 0), ..holding(holder, 12) };
     let mut view = lease(vec![shared("node-a"), shared("node-b")]);
     view.waiters = vec![waiter("node-w", 9)];
-    let text = explain(&shapes::lease(&view, &[]), &[], DRY);
+    let text = explain(&tenure_wire::json::Lease::of(&view, &[]), &[], DRY);
     assert!(text.contains("settlement/cron is shared by 2 holders"), "{text}");
     assert!(text.contains("node-w wants it alone and waits until all 2 have given it back"), "{text}");
 
     let slot =
         proto::Holding { slot: Some(3), mode: mode(proto::ModeKind::Slots, 5), ..holding("node-a", 12) };
-    let text = explain(&shapes::lease(&lease(vec![slot]), &[]), &[], DRY);
+    let text = explain(&tenure_wire::json::Lease::of(&lease(vec![slot]), &[]), &[], DRY);
     assert!(text.contains("is a semaphore: 1 of its 5 slots are held"), "{text}");
     assert!(
         text.contains("slot 3: node-a (session 7) under token 12, for 4m 12s; 7.2s of 10s left"),
@@ -145,7 +144,7 @@ fn sharers_and_slots_are_shown_one_by_one() {
 
 #[test]
 fn leases_that_are_never_given_back_are_called_by_the_name_of_the_bug() {
-    let shape = shapes::lease(&lease(vec![holding("node-a", 12)]), &[]);
+    let shape = tenure_wire::json::Lease::of(&lease(vec![holding("node-a", 12)]), &[]);
     let expired = past().remove(0);
     let released = Transition { why: "released".into(), ..expired.clone() };
     let habit = explain(&shape, &[expired.clone(), expired.clone(), released.clone()], DRY);

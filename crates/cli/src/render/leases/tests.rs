@@ -5,12 +5,11 @@ use tenure_client::proto;
 
 use super::*;
 use crate::render::Paint;
-use crate::shapes;
 
 const EYES: Form = Form::Terminal(Paint::new(false));
 
 fn grant(resource: &str, token: u64) -> Granted {
-    shapes::granted(&proto::Grant {
+    tenure_wire::json::Granted::from(&proto::Grant {
         resource: resource.into(),
         session: "7-9f86d081884c7d659a2feaa0c55ad015".into(),
         session_number: 7,
@@ -45,9 +44,9 @@ fn held() -> Lease {
         generation: 4,
         waiters: vec![waiter],
         waiting: 1,
-        delayed_ms: None,
+        ..Default::default()
     };
-    shapes::lease(&lease, &[])
+    tenure_wire::json::Lease::of(&lease, &[])
 }
 
 fn free() -> Lease {
@@ -58,7 +57,7 @@ fn free() -> Lease {
         delayed_ms: Some(1_500),
         ..Default::default()
     };
-    shapes::lease(&lease, &[])
+    tenure_wire::json::Lease::of(&lease, &[])
 }
 
 fn fence(resource: &str, slot: Option<u32>, token: u64) -> proto::FenceView {
@@ -76,7 +75,7 @@ fn fenced() -> Lease {
     let mut lease = held();
     let fences = [fence("settlement/cron", None, 12), fence("settlement/cron", None, 11)];
     let named = proto::Lease { resource: "settlement/cron".into(), ..Default::default() };
-    lease.fences = shapes::lease(&named, &fences).fences;
+    lease.fences = tenure_wire::json::Lease::of(&named, &fences).fences;
     lease
 }
 
@@ -114,7 +113,7 @@ fn a_grant_names_token_and_session() {
     let mut waited = grant("settlement/cron", 12);
     waited.waited_ms = 3_100;
     expect![[r#"
-        granted settlement/cron is it's me's after 3.1s in line: token 12, generation 3
+        granted settlement/cron is it's me's after 3.1s in the queue: token 12, generation 3
         session 7-9f86d081884c7d659a2feaa0c55ad015, 10s unless renewed"#]]
     .assert_eq(&granted(&[waited.clone()], EYES));
     assert_eq!(
@@ -172,12 +171,15 @@ fn a_list_has_one_line_per_holder() {
         api/quota        node-c     12    4  7.2s (notice)  slot 3 (slots=5)        0  1 armed
         jobs/nightly     -           -    -              -  -                       0  none
     "#]]
-    .assert_eq(&list(&[fenced(), shapes::lease(&slots, &[fence("api/quota", Some(0), 12)]), free()], EYES));
+    .assert_eq(&list(
+        &[fenced(), tenure_wire::json::Lease::of(&slots, &[fence("api/quota", Some(0), 12)]), free()],
+        EYES,
+    ));
 }
 
 #[test]
 fn history_says_why() {
-    let present = shapes::holder(&proto::Holding { held_ms: 5_000, ..holding() });
+    let present = tenure_wire::json::Holder::from(&proto::Holding { held_ms: 5_000, ..holding() });
     let past = proto::Transition {
         token: 11,
         generation: 3,
@@ -190,7 +192,7 @@ fn history_says_why() {
         reason: "stuck".into(),
         ..Default::default()
     };
-    let past = shapes::transition(&past).expect("it has ended");
+    let past = tenure_wire::json::Transition::of(&past).expect("it has ended");
     expect![[r#"
         TOKEN  GEN  HOLDER  SESSION  HELD AS    FROM                  TO                       HELD  WHY
            12    4  node-a        7  exclusive  5s ago                now                        5s  held
@@ -202,7 +204,7 @@ fn history_says_why() {
 #[test]
 fn registers_stay_on_their_line() {
     let register = |key: &[u8], value: &[u8]| {
-        shapes::register(&proto::Register {
+        tenure_wire::json::Register::from(&proto::Register {
             key: key.to_vec(),
             value: Some(value.to_vec()),
             create_revision: 3,
@@ -252,7 +254,7 @@ fn a_single_node_is_called_what_it_is() {
         NODE  ROLE    CLIENTS         PEERS  LOG  BEHIND  HEARD  VERSION
            1  leader  127.0.0.1:7400          17       0  yes    0.1.0
     "#]]
-    .assert_eq(&cluster(&shapes::cluster(&status), EYES));
+    .assert_eq(&cluster(&tenure_wire::json::ClusterStatus::from(&status), EYES));
 
     // Two others have been added and do not vote yet.
     let mut growing = status;
@@ -279,5 +281,26 @@ fn a_single_node_is_called_what_it_is() {
            2  learner                  b:1      9       8  yes    0.1.0
            3  learner                  c:1      9       8  yes    0.1.0
     "#]]
-    .assert_eq(&cluster(&shapes::cluster(&growing), EYES));
+    .assert_eq(&cluster(&tenure_wire::json::ClusterStatus::from(&growing), EYES));
+}
+
+#[test]
+fn a_history_says_where_it_was_cut() {
+    let cut = |leases, limit: Option<&str>| {
+        let known = limit.map(|limit| (limit.to_owned(), 1_000, 57, 1_794_775_729_123));
+        dropped(&HistoryDropped::from(&proto::HistoryDropped {
+            leases,
+            limit: known.as_ref().map(|known| known.0.clone()),
+            max: known.as_ref().map(|known| known.1),
+            token: known.as_ref().map(|known| known.2),
+            ended_unix_ms: known.as_ref().map(|known| known.3),
+        }))
+    };
+    expect!["1 older lease was dropped"].assert_eq(&cut(1, None));
+    let text = cut(12, Some("history_per_resource_max"));
+    assert!(
+        text.starts_with("12 older leases were dropped by the limit history_per_resource_max = 1000; "),
+        "{text}"
+    );
+    assert!(text.contains("every lease above token 57 is listed"), "{text}");
 }

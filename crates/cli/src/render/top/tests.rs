@@ -1,4 +1,4 @@
-//! The screen, as it is read.
+//! The screen as it is printed.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ fn a_screen_tells_everything_at_a_glance() {
     let since = Some((&before, Duration::from_secs(2)));
     expect![[r#"
         tenure 50d3ef8…  degraded  node 1 leads in term 3  2 of 3 nodes answer
-        7 sessions  302 resources in use  2 in line  revision 812  last token 337  cluster time 1m 23s
+        7 sessions  302 resources in use  2 queued  revision 812  last token 337  cluster time 1m 23s
         grants 1.0/s  renewals 50.0/s  expired 2  refused stale writes 14  near misses 0  dropped 12ms  expiry late <= 5ms
 
         NODE  ROLE      HEARD  LOG  BEHIND  CLIENTS

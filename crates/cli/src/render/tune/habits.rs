@@ -1,5 +1,5 @@
-//! The bugs that programs with leases have, by name: what each does under these numbers, and what to do instead. The table
-//! of `docs/timing.md`, with your numbers in it.
+//! Common bugs of programs with leases, by name: what each causes with these numbers, and what to do instead.
+//! The table of `docs/timing.md`, with your numbers.
 
 use serde_json::{Value, json};
 use tenure_core::{Load, TimingNumbers};
@@ -89,7 +89,7 @@ impl Habit {
             Habit::WallClock => "count durations on a monotonic clock, and take a permit for every write",
             Habit::Offset => "bound the difference of rates (rho) instead",
             Habit::NoRelease => {
-                "drain and release on SIGTERM; the next in line is granted it in the same entry"
+                "drain and release on SIGTERM; the next waiter is granted it in the same entry"
             }
             Habit::SameThread => "a thread and a connection of its own for renewals",
             Habit::NoProgress => "the progress guard: no progress reported, no renewal",

@@ -1,8 +1,9 @@
-//! What the guardian decides: when it kills the tree in place of `run`, and whether the session may be ended in place of `run`.
+//! What the guardian decides: when it kills the tree in place of `run`, and whether it may end the session in
+//! place of `run`.
 //!
-//! It trusts nothing but its own clock and the last deadline that it was told. A `run` that is dead costs the tree its life at once; a
-//! `run` that is stopped stops renewing, too, so the deadline comes and the tree dies then. Only if `run` is *dead* and the tree was seen
-//! empty is the session ended from here: a stopped `run` may wake up.
+//! It trusts only its own clock and the last deadline that it received. If `run` is dead, the tree is killed
+//! immediately. A stopped `run` stops renewing, too, so the tree is killed at the deadline. Only if `run` is
+//! *dead* and the tree was seen empty does the guardian end the session: a stopped `run` may wake up.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! The guardian: a second process, so that no single death or stop leaves a tree without somebody who kills it in time.
+//! The guardian: a second process, so that no single death or stop leaves a tree without a process that kills
+//! it in time.
 //!
-//! It starts the child, so the tree descends from it, and it from `run`: whichever of the two dies, the other one is
-//! where the kernel puts the orphans. What it decides is decided in `logic.rs`; this file watches and does.
+//! It starts the child, so the tree descends from it, and it from `run`: whichever of the two dies, the
+//! kernel gives the orphans to the other one. `logic.rs` decides; this file watches and acts.
 
 mod logic;
 
@@ -16,8 +17,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, set_child_subreaper, waitid};
 use tenure_client::proto::sessions_client::SessionsClient;
-use tenure_client::{Call, Repeat, Transport, proto};
+use tenure_client::{Call, Repeat, Transport};
 use tenure_clock::SystemClock;
+use tenure_core::{Caller, EndReason};
+use tenure_wire::grpc;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::logic::{Action, Event, GuardianLogic};
@@ -28,8 +31,8 @@ use super::signals::Signals;
 use super::tree::Tree;
 use super::{CHILD, GUARDIAN, INIT, own_program};
 
-/// The guardian looks at its clock at least this often: its timers stand still while the machine sleeps, its clock does
-/// not.
+/// The guardian looks at its clock at least this often: its timers stand still while the machine sleeps, its
+/// clock does not.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long it tries to tell the store that everything is dead. After that the session ends by itself.
 const TELL_WITHIN: Duration = Duration::from_secs(30);
@@ -44,8 +47,8 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Starts a guardian for a tree that is to be started later. `shares_terminal` if the child is to stay in the
-    /// terminal's foreground.
+    /// Starts a guardian for a tree that is to be started later. `shares_terminal` if the child is to stay in
+    /// the terminal's foreground.
     pub fn spawn(tree: &Tree, shares_terminal: bool, command: &[OsString]) -> io::Result<Guardian> {
         let (ours, theirs) = Socket::pair()?;
         let mut program = own_program(GUARDIAN);
@@ -174,7 +177,8 @@ impl Guarding {
                 self.logic.kill_before(kill_before);
                 self.session = Some((session, endpoints));
                 let deadline = tenure_clock::MachineMoment::from(deadline);
-                // Whatever delayed this message: what cannot live long enough to be killed in time is not started.
+                // Whatever delayed this message: what cannot live long enough to be killed in time is not
+                // started.
                 if deadline.left_at(SystemClock.machine_now()) > kill_before {
                     match self.ward.start(&self.tree, environment) {
                         Ok(pid) => self.channel.send(&FromGuardian::Started { pid }),
@@ -213,9 +217,8 @@ impl Guarding {
     /// Proof of death: `run` is dead and so is everything that it had started.
     async fn end_session(&mut self) {
         let Some((session, endpoints)) = self.session.take() else { return };
-        let Ok(endpoints) = endpoints.parse() else { return };
-        let caller = proto::Caller { session, number: None, lowest_awaited: 0 };
-        let request = proto::SessionCloseRequest { caller: Some(caller), died: true };
+        let (Ok(session), Ok(endpoints)) = (session.parse(), endpoints.parse()) else { return };
+        let request = grpc::close_request(&Caller::unnumbered(session), EndReason::Died);
         let call = Call {
             repeat: Repeat::Harmless,
             within: TELL_WITHIN,
@@ -248,8 +251,8 @@ impl Ward {
         Ok(pid)
     }
 
-    /// Somebody has died. If it was the child: how. It is left unreaped, so that `run` can still ask, should this
-    /// process not live to tell.
+    /// Somebody has died. If it was the child: how. It is left unreaped, so that `run` can still ask, should
+    /// this process not live to tell.
     fn ended(&mut self, tree: &Tree) -> Option<Ending> {
         if self.reported {
             return None;

@@ -1,4 +1,4 @@
-//! Everything that can happen to a tree, in seconds that the test counts.
+//! Everything that can happen to a tree, in simulated time.
 
 use super::*;
 
@@ -201,8 +201,9 @@ fn how_the_child_ended_may_be_seen_last() {
 
 #[test]
 fn an_unreachable_store_is_not_the_guardians_fault() {
-    // The guardian has confirmed the deadline, and no renewal has moved it since. What is left of the lease was read a little
-    // after the clock, so the two readings of the same deadline never agree to the microsecond.
+    // The guardian has confirmed the deadline, and no renewal has moved it since. What is left of the lease
+    // was read a little after the clock, so the two readings of the same deadline never agree to the
+    // microsecond.
     let noise = Duration::from_micros(40);
     let read = |left: u64| Hold::Held { left: Duration::from_secs(left) + noise };
     let mut logic = running();

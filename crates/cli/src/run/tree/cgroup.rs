@@ -1,7 +1,8 @@
 //! A tree in a cgroup v2 of its own: no process leaves it by forking, and one write kills all of them.
 //!
-//! It is made below the cgroup that this process is in, which is where a user may make one who may make any. A process of
-//! the tree that is allowed to can move itself out; whoever must be kept from that needs a container.
+//! It is made below the cgroup that this process is in, which is where a user may make one who may make any.
+//! A process of the tree that is allowed to can move itself out; whoever must be kept from that needs a
+//! container.
 
 use std::fs;
 use std::io;

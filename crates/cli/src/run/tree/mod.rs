@@ -1,8 +1,8 @@
 //! What holds a tree together, so that all of it can be killed and be seen dead.
 //!
-//! Whatever the containment, `run` and its guardian adopt what their descendants leave behind (they are subreapers), so a
-//! process without children has no descendants: *seen dead* is the kernel's word and never a scan that found nothing. What
-//! the containments differ in is how surely a tree dies in one step:
+//! Whatever the containment, `run` and its guardian adopt what their descendants leave behind (they are
+//! subreapers), so a process without children has no descendants: *seen dead* is the kernel's word and never
+//! a scan that found nothing. What the containments differ in is how surely a tree dies in one step:
 //!
 //! | containment | kills |
 //! |---|---|
@@ -113,8 +113,8 @@ impl Tree {
         }
     }
 
-    /// How its first process ended, from how the process that we wait for did: in a namespace that is its init, which
-    /// passes signals on as a shell does because it cannot die of them itself.
+    /// How its first process ended, from how the process that we wait for did: in a namespace that is its
+    /// init, which passes signals on as a shell does because it cannot die of them itself.
     pub fn ending(&self, seen: Ending) -> Ending {
         match (self, seen) {
             (Tree::Namespace, Ending::Exited(code @ 129..=192)) => Ending::Signaled(code - 128),
@@ -132,8 +132,8 @@ impl Tree {
         members.into_iter().for_each(|pid| proc::signal(pid, Signal::TERM));
     }
 
-    /// Kills every process below this one, except `inherited`, and waits until none is left. `expected` are not counted as left over.
-    /// `stuck` is called, once, with what does not die.
+    /// Kills every process below this one, except `inherited`, and waits until none is left. `expected` are
+    /// not counted as left over. `stuck` is called, once, with what does not die.
     pub async fn kill_all(
         &self,
         inherited: &BTreeSet<i32>,
@@ -157,8 +157,8 @@ impl Tree {
             let reaped = proc::reap();
             killed.ending =
                 killed.ending.or(reaped.dead.iter().find(|(pid, _)| Some(*pid) == first).map(|it| it.1));
-            // With children that were here before us (`exec tenure run` in a shell with background jobs) the kernel never
-            // says "no child", and two looks in a row that find nothing have to do.
+            // With children that were here before us (`exec tenure run` in a shell with background jobs) the
+            // kernel never says "no child", and two looks in a row that find nothing have to do.
             empty_looks = if found.is_empty() { empty_looks + 1 } else { 0 };
             let childless = reaped.childless || (!inherited.is_empty() && empty_looks >= 2);
             if childless && self.is_empty() {

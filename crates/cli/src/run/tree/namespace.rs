@@ -1,9 +1,10 @@
-//! A tree in a pid namespace of its own: when its first process dies the kernel kills all others, and that process's death is
-//! not to be seen before theirs.
+//! A tree in a pid namespace of its own: when its first process dies the kernel kills all others, and that
+//! process's death is not to be seen before theirs.
 //!
-//! It needs the right to make one (`CAP_SYS_ADMIN`); a user namespace would give that to everybody, and take away files,
-//! groups and set-user-id programs that the command may count on, so none is made. The namespace has its own `/proc`, so
-//! that the numbers in it are those that its processes see; for that it has its own mounts, which follow those outside.
+//! It needs the right to make one (`CAP_SYS_ADMIN`); a user namespace would give that to everybody, and take
+//! away files, groups and set-user-id programs that the command may count on, so none is made. The namespace
+//! has its own `/proc`, so that the numbers in it are those that its processes see; for that it has its own
+//! mounts, which follow those outside.
 
 use std::io;
 use std::path::Path;
@@ -16,8 +17,9 @@ use rustix::thread::UnshareFlags;
 /// Starts a process as the first of a new namespace.
 pub fn spawn(mut command: Command) -> io::Result<Child> {
     let (sender, started) = mpsc::channel();
-    // On a thread of its own, and a thread that stays: only its children are born elsewhere, the rest of this process can
-    // still start threads, and the child is to die with its parent, which to the kernel is this thread.
+    // On a thread of its own, and a thread that stays: only its children are born elsewhere, the rest of this
+    // process can still start threads, and the child is to die with its parent, which to the kernel is this
+    // thread.
     let thread = std::thread::Builder::new().name("tenure-namespace".to_owned()).spawn(move || {
         let child = unshare(UnshareFlags::NEWPID).and_then(|()| command.spawn());
         // With it go our copies of the files that the child was given.
@@ -56,8 +58,8 @@ pub fn try_here() -> io::Result<()> {
     if status.success() { Ok(()) } else { Err(io::Error::other("it could not be settled in")) }
 }
 
-/// The wrapper is deprecated because with other flags it can pull a file table away under a thread. With these it moves
-/// nothing that memory safety hangs on.
+/// The wrapper is deprecated because with other flags it can pull a file table away under a thread. With
+/// these it moves nothing that memory safety hangs on.
 #[allow(deprecated)]
 fn unshare(flags: UnshareFlags) -> io::Result<()> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));

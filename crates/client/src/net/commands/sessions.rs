@@ -1,8 +1,9 @@
-//! The sessions of a command stream: which of them the present stream knows, and which commands wait for that.
+//! The sessions of a command stream: which of them the current stream knows, and which commands wait for
+//! that.
 //!
-//! Pure, and made so that a turn of the stream's loop costs what there is to do and not what there is: a client may have a hundred
-//! thousand sessions, most of which have nothing to say. So whatever waits stands in a queue, and only a new stream
-//! looks at all of them.
+//! Pure, and built so that a turn of the stream's loop costs as much as there is to do, not as much as there
+//! is: a client may have a hundred thousand sessions, most of them idle. So everything that waits is in a
+//! queue, and only a new stream looks at all sessions.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -69,7 +70,8 @@ impl Sessions {
         self.members.values()
     }
 
-    /// A command of the session is to be sent. True if that can be done at once; else it waits until the session is attached.
+    /// A command of the session is to be sent. True if that can be done at once; else it waits until the
+    /// session is attached.
     pub fn may_send(&mut self, session: SessionNumber, frame: u64) -> bool {
         self.look(1);
         let Some(member) = self.members.get_mut(&session) else { return false };

@@ -1,11 +1,13 @@
-//! What the driver says of commands whose answers never came. It is driven by hand, without a network: what it would send is
-//! looked at, and what a server would say is put in. Streams on which nothing is said are in `silence.rs`.
+//! What the driver reports of commands whose answers never came. The test drives it by hand, without a
+//! network: it looks at what would be sent and feeds in what a server would answer. Silent streams are in
+//! `silence.rs`.
 
 mod silence;
 
 use std::sync::{Arc, Mutex};
 
 use tenure_core::{Caller, Command, Secret, Token};
+use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
 
 use super::*;
@@ -21,7 +23,7 @@ fn driver() -> Driver {
     let (_, inbox) = mpsc::unbounded_channel();
     let directory = Directory::new(&crate::endpoints::Endpoints::default());
     let mut driver =
-        Driver::new(directory, Dialer::default(), Troubles::default(), Execution::default(), inbox);
+        Driver::new(directory, Dialer::default(), EndpointErrors::default(), Execution::default(), inbox);
     driver.window = 100;
     driver.receive(ToStream::Listen(id(), Arc::new(|_| {})));
     driver

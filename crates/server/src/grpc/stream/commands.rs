@@ -1,10 +1,13 @@
 //! The command stream: frames in, answers and pushes out, many of both under way.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tenure_core::{Answer, Command, Done, Event, EventKind, Refusal, Secret, SessionId, SessionNumber};
+use prost::Message;
+use tenure_core::{
+    Answer, Command, Done, Event, EventKind, Grant, Refusal, Secret, SessionId, SessionNumber,
+};
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
 use tenure_wire::proto::{self, ClientFrame, ClientFrames};
@@ -12,44 +15,86 @@ use tenure_wire::{ApiError, grpc, words};
 use tokio::sync::mpsc;
 use tonic::Streaming;
 
-use super::super::status;
 use super::outbox::Outbox;
+use crate::answer_size::answer_bytes_max;
+use crate::bounded::{Bounds, bounded};
 use crate::calls::failed;
-use crate::connections::RequestGuard;
+use crate::context::CallContext;
 use crate::event_hub::{Subscriber, Subscriptions};
 use crate::failure::Failure;
 use crate::front::Api;
+use crate::in_flight::InFlight;
+use crate::node::Submission;
 
 /// Commands that one stream may have unanswered.
 const COMMANDS_UNDER_WAY_MAX: u32 = 4_096;
-/// Events that may lie between the machine and this stream.
-const EVENTS_WAITING_MAX: usize = 65_536;
+/// Bytes that their answers may have, by the longest that each can get: what one client may have a node keep for it. Only
+/// writes that read many registers, or acquires of many resources, get there before the count does.
+const ANSWER_BYTES_UNDER_WAY_MAX: usize = 64 << 20;
+/// Events that may lie between the machine and this stream, by count and by bytes: many sessions may end at once.
+const EVENTS_WAITING_MAX: Bounds = Bounds { count_max: 65_536, weight_max: 16 << 20 };
 /// Sessions attached to one stream.
 const SESSIONS_MAX: usize = 100_000;
 
 /// One command stream.
 struct Commands {
     api: Arc<Api>,
+    context: CallContext,
     outbox: Outbox,
     /// What is attached to this stream, and the secrets that proved it.
     sessions: Subscriptions<Secret>,
     subscriber: Arc<Subscriber>,
     opened: mpsc::UnboundedSender<(u64, Result<Answer, Failure>)>,
-    under_way: Arc<AtomicU32>,
+    under_way: Arc<CommandsUnderWay>,
+    in_flight: Arc<InFlight>,
+}
+
+/// What one stream has unanswered.
+#[derive(Default)]
+struct CommandsUnderWay {
+    commands: AtomicU32,
+    /// Bytes that their answers may have.
+    answer_bytes: AtomicUsize,
+}
+
+impl CommandsUnderWay {
+    /// Whether one more command may begin, besides answers that the connection has not taken. They count: a client that
+    /// sends without reading would pile up any number of them.
+    fn begin(&self, unsent: u32) -> bool {
+        self.commands.fetch_add(1, Ordering::AcqRel).saturating_add(unsent) < COMMANDS_UNDER_WAY_MAX
+    }
+
+    /// Whether an answer of so many bytes may still come; if so it counts until it is there.
+    fn reserve(&self, bytes: usize) -> bool {
+        let before = self.answer_bytes.fetch_add(bytes, Ordering::AcqRel);
+        let fits = before == 0 || before + bytes <= ANSWER_BYTES_UNDER_WAY_MAX;
+        if !fits {
+            self.answer_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        }
+        fits
+    }
+
+    /// A command is answered whose answer may have had so many bytes.
+    fn answered(&self, bytes: usize) {
+        self.answer_bytes.fetch_sub(bytes, Ordering::AcqRel);
+        self.commands.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Serves one stream until the client ends it, breaks its rules, or the node stops.
 pub async fn serve(
     api: Arc<Api>,
+    context: CallContext,
     mut inbound: Streaming<ClientFrames>,
     outbox: Outbox,
-    mark: Option<Arc<RequestGuard>>,
 ) {
-    let (events_sender, mut events) = mpsc::channel(EVENTS_WAITING_MAX);
+    let (events_sender, mut events) = bounded(EVENTS_WAITING_MAX);
     let (opened, mut opens) = mpsc::unbounded_channel();
     let subscriber = Arc::new(Subscriber::new(events_sender));
     let mut stream = Commands {
         api: api.clone(),
+        in_flight: context.stream(),
+        context,
         outbox: outbox.clone(),
         sessions: Subscriptions::new(api.node.event_hub().clone(), &subscriber),
         subscriber,
@@ -60,9 +105,11 @@ pub async fn serve(
     stream.welcome(members.borrow_and_update().clone());
     let end = loop {
         // A stream without a session is nobody's, and may make room for somebody's.
-        if let Some(mark) = &mark {
+        if let Some(mark) = &stream.context.connection {
             mark.set_busy(stream.sessions.len() > 0);
         }
+        // A client that does not take its answers is read no further until it does.
+        let has_room = outbox.has_room();
         tokio::select! {
             biased;
             () = api.stopping() => break Some(failed(Failure::Stopping)),
@@ -73,7 +120,7 @@ pub async fn serve(
             }
             Some(event) = events.recv() => {
                 let mut batch = vec![event];
-                while let Ok(event) = events.try_recv() {
+                while let Some(event) = events.try_recv() {
                     batch.push(event);
                 }
                 stream.push(batch);
@@ -83,7 +130,8 @@ pub async fn serve(
                 stream.tell_members(endpoints);
             }
             Some((frame, answer)) = opens.recv() => stream.session_opened(frame, answer),
-            message = inbound.message() => match message {
+            () = outbox.drained(), if !has_room => {}
+            message = inbound.message(), if has_room => match message {
                 Ok(Some(frames)) => if let Err(error) = stream.take_in(frames).await {
                     break Some(error);
                 },
@@ -93,7 +141,7 @@ pub async fn serve(
             },
         }
     };
-    outbox.end(end.map(status));
+    outbox.end(end);
 }
 
 impl Commands {
@@ -123,8 +171,9 @@ impl Commands {
 
     async fn take_in(&mut self, message: ClientFrames) -> Result<(), ApiError> {
         self.outbox.room(message.credits);
+        let unsent = self.outbox.answers_waiting();
         for frame in message.frames {
-            if self.under_way.fetch_add(1, Ordering::AcqRel) >= COMMANDS_UNDER_WAY_MAX {
+            if !self.under_way.begin(unsent) {
                 return Err(ApiError::overloaded(
                     "the commands of this stream under way",
                     Duration::from_millis(100),
@@ -155,16 +204,33 @@ impl Commands {
             _ => {}
         }
         let opens = matches!(frame.command, Some(Asked::Open(_)));
+        let bytes = frame.encoded_len();
         let command = match grpc::frame_command(frame, attached, || self.api.node.draw_secret()) {
             Ok(Some(command)) => command,
             Ok(None) => return,
             Err(error) => return self.answer(number, session, Content::Error(error.into())),
         };
+        let held = match self.in_flight.hold(bytes) {
+            Ok(held) => held,
+            Err(error) => return self.answer(number, session, Content::Error(error.into())),
+        };
         if opens {
             // A session that this stream opened is attached to it, which only this task can do.
             let opened = self.opened.clone();
-            self.api.node.submit_to(&command, Box::new(move |answer| drop(opened.send((number, answer)))));
+            let reply = Box::new(move |answer| {
+                drop(held);
+                drop(opened.send((number, answer)));
+            });
+            self.api.node.accept(&self.context.identity, Submission::Command(&command), reply);
         } else {
+            let answer_bytes = answer_bytes_max(&command);
+            if !self.under_way.reserve(answer_bytes) {
+                let error = ApiError::overloaded(
+                    "the answers that this stream waits for",
+                    Duration::from_millis(100),
+                );
+                return self.answer(number, session, Content::Error(error.into()));
+            }
             let (outbox, under_way, own) =
                 (self.outbox.clone(), self.under_way.clone(), self.subscriber.own.clone());
             let release = match &command {
@@ -172,11 +238,13 @@ impl Commands {
                 _ => None,
             };
             release.iter().for_each(|release| own.begun(release.clone()));
-            self.api.node.submit_to(
-                &command,
+            self.api.node.accept(
+                &self.context.identity,
+                Submission::Command(&command),
                 Box::new(move |answer| {
                     release.iter().for_each(|release| own.answered(release));
-                    under_way.fetch_sub(1, Ordering::AcqRel);
+                    under_way.answered(answer_bytes);
+                    drop(held);
                     outbox.answer(number, session, content(answer));
                 }),
             );
@@ -184,7 +252,7 @@ impl Commands {
     }
 
     fn answer(&self, frame: u64, session: u64, content: Content) {
-        self.under_way.fetch_sub(1, Ordering::AcqRel);
+        self.under_way.answered(0);
         self.outbox.answer(frame, session, content);
     }
 
@@ -229,17 +297,7 @@ impl Commands {
             self.sessions.remove(id.number);
             return Content::Error(ApiError::from(Refusal::UnknownSession).into());
         };
-        let (noticed, ended, incomplete) = grpc::renewal_event_parts(&own.events);
-        Content::Attached(proto::Attached {
-            ttl_ms: words::millis(own.view.ttl),
-            holder: own.view.holder.to_string(),
-            leases: own.leases.iter().map(grpc::grant_to_another).collect(),
-            waiting: own.waiting,
-            noticed,
-            ended,
-            incomplete,
-            last_lease_revision: own.last_lease_revision.get(),
-        })
+        Content::Attached(grpc::attached(&own))
     }
 
     /// Tells the client what has happened to its sessions. Grants of one acquire go together.
@@ -258,13 +316,11 @@ impl Commands {
                 resources.push(granted_resource(&next));
             }
             let Some(id) = self.attached(session) else { continue };
-            let leases = self.api.node.glance(|machine| machine.leases_of(&id)).unwrap_or_default();
-            let grants = resources
-                .iter()
-                .filter_map(|name| leases.iter().find(|grant| Some(&grant.resource) == name.as_ref()));
-            let grants = grants
-                .map(|grant| grpc::grant_to_another(&tenure_core::Grant { waited, ..grant.clone() }))
-                .collect();
+            let grants: Vec<Grant> = self.api.node.glance(|machine| {
+                resources.iter().flatten().filter_map(|name| machine.lease_of(&id, name)).collect()
+            });
+            let grants = grants.into_iter().map(|grant| grpc::grant_to_another(&Grant { waited, ..grant }));
+            let grants = grants.collect();
             let push = proto::PushGranted { number, grants, revision: event.revision.get() };
             self.outbox.push(session.get(), Content::PushGranted(push), event.revision);
         }
@@ -298,5 +354,31 @@ fn content(answer: Result<Answer, Failure>) -> Content {
     match answer {
         Ok(answer) => grpc::answer_content(&answer),
         Err(failure) => Content::Error(failed(failure).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_that_nobody_reads_count_as_under_way() {
+        let under_way = CommandsUnderWay::default();
+        assert!(under_way.begin(COMMANDS_UNDER_WAY_MAX - 1));
+        under_way.answered(0);
+        assert!(!under_way.begin(COMMANDS_UNDER_WAY_MAX));
+    }
+
+    #[test]
+    fn answers_are_reserved_within_their_bytes_and_one_always_fits() {
+        let under_way = CommandsUnderWay::default();
+        under_way.commands.store(2, Ordering::Release);
+        assert!(under_way.reserve(2 * ANSWER_BYTES_UNDER_WAY_MAX), "it is the only one");
+        assert!(!under_way.reserve(1));
+        under_way.answered(2 * ANSWER_BYTES_UNDER_WAY_MAX);
+        assert!(under_way.reserve(ANSWER_BYTES_UNDER_WAY_MAX - 1) && under_way.reserve(1));
+        assert!(!under_way.reserve(1), "what was refused before reserves nothing");
+        under_way.answered(1);
+        assert_eq!(under_way.commands.load(Ordering::Acquire), 0);
     }
 }

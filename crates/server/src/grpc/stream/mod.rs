@@ -8,45 +8,39 @@ mod commands;
 mod outbox;
 mod renewals;
 
-use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::Stream;
-use tenure_wire::proto::{self, stream_server::Stream as StreamService};
-use tenure_wire::{ApiError, Code};
-use tonic::{Request, Response, Status, Streaming, async_trait};
+use tenure_wire::{ApiError, Code, proto};
+use tonic::{Status, Streaming};
 
-use super::{GrpcResult, Services};
-use crate::connections::RequestGuard;
+use super::Answers;
+use crate::context::CallContext;
+use crate::front::{Api, CODE_HEADER};
 
-type Frames<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+pub(crate) async fn commands(
+    api: Arc<Api>,
+    context: CallContext,
+    frames: Streaming<proto::ClientFrames>,
+) -> Result<Answers<proto::ServerFrames>, ApiError> {
+    let (outbox, answers) = outbox::outbox();
+    tokio::spawn(commands::serve(api, context, frames, outbox));
+    Ok(Box::pin(answers))
+}
 
-#[async_trait]
-impl StreamService for Services {
-    type CommandsStream = Frames<proto::ServerFrames>;
-    type RenewalsStream = Frames<proto::RenewalAnswers>;
-
-    async fn commands(
-        &self,
-        request: Request<Streaming<proto::ClientFrames>>,
-    ) -> GrpcResult<Self::CommandsStream> {
-        let (outbox, frames) = outbox::outbox();
-        let mark = request.extensions().get::<Arc<RequestGuard>>().cloned();
-        tokio::spawn(commands::serve(self.0.clone(), request.into_inner(), outbox, mark));
-        Ok(Response::new(Box::pin(frames)))
-    }
-
-    async fn renewals(
-        &self,
-        request: Request<Streaming<proto::RenewalFrames>>,
-    ) -> GrpcResult<Self::RenewalsStream> {
-        let mark = request.extensions().get::<Arc<RequestGuard>>().cloned();
-        Ok(Response::new(Box::pin(renewals::serve(self.0.clone(), request.into_inner(), mark))))
-    }
+pub(crate) async fn renewals(
+    api: Arc<Api>,
+    context: CallContext,
+    frames: Streaming<proto::RenewalFrames>,
+) -> Result<Answers<proto::RenewalAnswers>, ApiError> {
+    Ok(Box::pin(renewals::serve(api, context, frames)))
 }
 
 /// What a client sent that is no message, sent to it as the end of its stream. If its connection broke nobody receives it.
 fn unreadable(status: &Status) -> ApiError {
+    if status.metadata().contains_key(CODE_HEADER) {
+        // The front has refused it, in its own words.
+        return status.into();
+    }
     ApiError::new(Code::InvalidBody, format!("a message of this stream cannot be read: {}", status.message()))
         .hint("send the messages of tenure.v1 as its proto files describe them")
 }

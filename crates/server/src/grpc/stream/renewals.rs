@@ -12,13 +12,13 @@ use hashbrown::HashMap;
 use tenure_core::{Renewal, RenewalAnswer, Revision, SessionId, SessionNumber};
 use tenure_wire::proto::{RenewalAnswers, RenewalAttach, RenewalFrames};
 use tenure_wire::{ApiError, grpc};
-use tonic::{Status, Streaming};
+use tonic::Streaming;
 
-use super::super::status;
 use crate::calls::failed;
-use crate::connections::RequestGuard;
+use crate::context::CallContext;
 use crate::failure::Failure;
 use crate::front::Api;
+use crate::in_flight::InFlight;
 
 /// Renewals in one message.
 const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;
@@ -35,8 +35,9 @@ struct Renewals {
     sessions: HashMap<SessionNumber, Attached>,
     under_way: FuturesOrdered<std::pin::Pin<Box<dyn Future<Output = Batch> + Send>>>,
     inbound_ended: bool,
-    /// Where this stream says that it keeps sessions alive.
-    mark: Option<Arc<RequestGuard>>,
+    /// Whose stream this is, and where it says that it keeps sessions alive.
+    context: CallContext,
+    in_flight: Arc<InFlight>,
 }
 
 #[derive(Clone, Copy)]
@@ -53,7 +54,7 @@ struct Batch {
     /// One per renewal of the message, in order.
     verdicts: Vec<Verdict>,
     renewals: Vec<Renewal>,
-    answers: Result<Vec<RenewalAnswer>, Failure>,
+    answers: Result<Vec<RenewalAnswer>, ApiError>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -67,22 +68,23 @@ enum Verdict {
 /// Serves one stream until the client ends it or the node stops.
 pub fn serve(
     api: Arc<Api>,
+    context: CallContext,
     inbound: Streaming<RenewalFrames>,
-    mark: Option<Arc<RequestGuard>>,
-) -> impl Stream<Item = Result<RenewalAnswers, Status>> + Send {
+) -> impl Stream<Item = Result<RenewalAnswers, ApiError>> + Send {
     let renewals = Renewals {
         api,
         inbound,
         sessions: HashMap::new(),
         under_way: FuturesOrdered::new(),
         inbound_ended: false,
-        mark,
+        in_flight: context.stream(),
+        context,
     };
     stream::unfold(Some(renewals), |renewals| async move {
         let mut renewals = renewals?;
         match renewals.next().await {
             Some(Ok(answers)) => Some((Ok(answers), Some(renewals))),
-            Some(Err(error)) => Some((Err(status(error)), None)),
+            Some(Err(error)) => Some((Err(error), None)),
             None => None,
         }
     })
@@ -118,6 +120,20 @@ impl Renewals {
                 frames.steps.len()
             )));
         }
+        let held = self.in_flight.hold(bytes_of(&frames))?;
+        let (number, verdicts, renewals) = self.unpack(frames).await?;
+        let node = self.api.node.clone();
+        self.under_way.push_back(Box::pin(async move {
+            let answers =
+                if renewals.is_empty() { Ok(Vec::new()) } else { node.renew_checked(renewals.clone()).await };
+            drop(held);
+            Batch { number, verdicts, renewals, answers: answers.map_err(failed) }
+        }));
+        Ok(())
+    }
+
+    /// A message's number, what becomes of each of its renewals, and those that go to the leader.
+    async fn unpack(&mut self, frames: RenewalFrames) -> Result<(u64, Vec<Verdict>, Vec<Renewal>), ApiError> {
         self.attach(&frames.attach).await?;
         let number = frames.batch;
         let all = grpc::unpack_renewals(&frames)?;
@@ -132,13 +148,7 @@ impl Renewals {
             verdicts.push(verdict);
             verdict == Verdict::Sent
         });
-        let node = self.api.node.clone();
-        self.under_way.push_back(Box::pin(async move {
-            let answers =
-                if renewals.is_empty() { Ok(Vec::new()) } else { node.renew_checked(renewals.clone()).await };
-            Batch { number, verdicts, renewals, answers }
-        }));
-        Ok(())
+        Ok((number, verdicts, renewals))
     }
 
     /// Proves sessions to this stream by their whole ids.
@@ -181,8 +191,8 @@ impl Renewals {
         };
         let answers = match batch.answers {
             Ok(answers) => answers,
-            Err(failure) => {
-                message.error = Some(failed(failure).into());
+            Err(error) => {
+                message.error = Some(error.into());
                 return message;
             }
         };
@@ -190,22 +200,22 @@ impl Renewals {
             RenewalAnswer::Renewed { ttl, .. } => Some(*ttl),
             RenewalAnswer::UnknownSession => None,
         };
-        if let (Some(mark), Some(longest)) = (&self.mark, answers.iter().filter_map(ttl).max()) {
+        if let (Some(mark), Some(longest)) = (&self.context.connection, answers.iter().filter_map(ttl).max())
+        {
             mark.keeps_session(longest);
         }
         let mut sent = batch.renewals.iter().zip(answers);
-        let (mut last_unknown, mut last_unattached) = (0, 0);
-        let step = |last: &mut u32, position: u32| position - std::mem::replace(last, position);
+        let (mut unknown, mut unattached) = (Vec::new(), Vec::new());
         for (verdict, position) in batch.verdicts.iter().zip(0u32..) {
             match verdict {
-                Verdict::Unattached => message.unattached.push(step(&mut last_unattached, position)),
-                Verdict::Unknown => message.unknown.push(step(&mut last_unknown, position)),
+                Verdict::Unattached => unattached.push(position),
+                Verdict::Unknown => unknown.push(position),
                 Verdict::Sent => {
                     let (renewal, answer) = sent.next().expect("one answer per renewal that was sent");
                     match &answer {
                         RenewalAnswer::UnknownSession => {
                             self.sessions.insert(renewal.session, Attached::Unknown);
-                            message.unknown.push(step(&mut last_unknown, position));
+                            unknown.push(position);
                         }
                         RenewalAnswer::Renewed { last_lease_revision, events, .. } => {
                             let sent =
@@ -220,6 +230,14 @@ impl Renewals {
                 }
             }
         }
+        message.unknown = grpc::pack_positions(unknown);
+        message.unattached = grpc::pack_positions(unattached);
         message
     }
+}
+
+/// About what a message takes in memory until it is answered.
+fn bytes_of(frames: &RenewalFrames) -> usize {
+    (frames.steps.len() + frames.numbers.len()) * size_of::<u64>()
+        + frames.attach.len() * size_of::<RenewalAttach>()
 }

@@ -1,23 +1,67 @@
-//! `/openapi.json`: the HTTP surface, described for programs. A test compares it with the router and with what the
-//! handlers really answer, so that it cannot drift away from them.
+//! `/openapi.json`: the HTTP surface, described for programs.
+//!
+//! Paths are those of the call table; shapes are derived from the types that the handlers read and write
+//! (`schemas.rs`). What a call takes, answers and refuses is in `operations.rs`, by type and by code. Tests compare
+//! the document with the routes, and every answer of every test with its shape.
 
+mod operations;
 mod schemas;
 
-use std::sync::LazyLock;
+use std::collections::BTreeMap;
+use std::sync::{Arc, LazyLock};
 
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
+use schemars::JsonSchema;
 use serde_json::{Map, Value, json};
-use tenure_wire::Code;
+use tenure_wire::{Code, json as shapes};
 
-static PAGE: LazyLock<String> = LazyLock::new(|| document().to_string());
+use self::schemas::Schemas;
+use super::request::HttpRequest;
+use crate::call_table::{BindingKind, Call, HttpBinding};
+use crate::context::CallContext;
+use crate::front::Api;
 
-pub(super) async fn page() -> Response {
+/// The document.
+pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(document);
+static PAGE: LazyLock<String> = LazyLock::new(|| DOCUMENT.to_string());
+
+pub(crate) async fn page(_: Arc<Api>, _: CallContext, _: HttpRequest) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], PAGE.as_str()).into_response()
 }
 
-/// The whole description.
+/// What is in the table and for nobody's program: the dashboard, and the leader's probe of its own port.
+const UNDESCRIBED: &[&str] = &["/", "/web/{file}", "/v1/probe/{number}"];
+
+fn http_bindings() -> impl Iterator<Item = &'static HttpBinding> {
+    Call::rows().iter().flat_map(|row| row.bindings).filter_map(|binding| match &binding.0 {
+        BindingKind::Http(binding) => Some(binding),
+        _ => None,
+    })
+}
+
+/// A pattern of the table as OpenAPI writes it: there a name is a name, with slashes or without.
+fn path_of(pattern: &str) -> String {
+    pattern.replace("{*", "{")
+}
+
 fn document() -> Value {
+    let mut document = Document { calls: BTreeMap::new(), schemas: Schemas::new() };
+    operations::describe(&mut document);
+    let mut paths = Map::new();
+    for binding in http_bindings() {
+        let path = path_of(binding.pattern);
+        if UNDESCRIBED.contains(&path.as_str()) {
+            continue;
+        }
+        let described = document.calls.remove(&(binding.method, path.clone()));
+        let mut call = described.unwrap_or_else(|| panic!("{} {path} is not described", binding.method));
+        if binding.deprecated {
+            call["deprecated"] = true.into();
+        }
+        paths.entry(path).or_insert_with(|| json!({}))[binding.method.to_lowercase()] = call;
+    }
+    assert!(document.calls.is_empty(), "described, and not in the table: {:?}", document.calls.keys());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -28,379 +72,190 @@ fn document() -> Value {
                 whatever their content type. Durations are whole milliseconds; calendar times are for people.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
-        "paths": paths(),
-        "components": {"schemas": schemas::all()},
+        "paths": paths,
+        "components": {"schemas": document.schemas.finish()},
     })
 }
 
-/// Refusals that any call may meet.
-const ANY: &[Code] = &[Code::ForeignOrigin, Code::Overloaded, Code::NoLeader, Code::ShuttingDown];
+/// The document while it is written.
+struct Document {
+    /// By method and path.
+    calls: BTreeMap<(&'static str, String), Value>,
+    schemas: Schemas,
+}
+
+/// Refusals that any call may meet. A head can be too large as well as a body.
+const ANY: &[Code] =
+    &[Code::ForeignOrigin, Code::TooLarge, Code::Overloaded, Code::NoLeader, Code::ShuttingDown];
 /// Refusals that any call with a body may meet.
-const BODY: &[Code] = &[Code::InvalidBody, Code::InvalidArgument, Code::TooLarge];
-/// Refusals of commands of a session.
-const SESSION: &[Code] = &[
-    Code::InvalidSession,
-    Code::UnknownSession,
-    Code::Lapsed,
-    Code::ForgottenNumber,
-    Code::Limit,
-    Code::UnknownOutcome,
-];
-/// Refusals of an acquire.
-const ACQUIRE: &[Code] = &[
-    Code::Held,
-    Code::Delayed,
-    Code::WrongKind,
-    Code::Cancelled,
-    Code::Restoring,
-    Code::TokensExhausted,
-    Code::InvalidTtl,
-    Code::InvalidNonce,
-    Code::NonceUsed,
-];
-/// Refusals of a write to registers.
-const WRITE: &[Code] =
-    &[Code::InvalidToken, Code::StaleToken, Code::LeaseEnded, Code::UnknownToken, Code::WrongGuard];
+const BODY: &[Code] = &[Code::InvalidBody, Code::InvalidArgument];
 
-fn paths() -> Value {
-    let list = &[limit(), after_name(), stale()][..];
-    json!({
-        "/v1/sessions": {
-            "post": call("openSession", "Open a session, or find the live one that the same nonce opened")
-                .body("OpenSession").ok("SessionOpened").refused(SESSION)
-                .refused(&[Code::InvalidTtl, Code::InvalidName, Code::InvalidNonce, Code::NonceUsed]),
-            "get": call("listSessions", "The live sessions, by their public numbers")
-                .query(&[limit(), query("after", "Only sessions with higher numbers than this.", number())])
-                .ok("Sessions"),
-        },
-        "/v1/sessions:renew": {
-            "post": call("renewSessions", "Renew many sessions; an ended one is an answer among the others")
-                .body("RenewSessions").ok("RenewedMany").refused(&[Code::InvalidSession, Code::UnknownOutcome]),
-        },
-        "/v1/sessions/{session}": {
-            "get": call("getSession", "One's own session: what it is and what it holds").path(session())
-                .ok("SessionLeases").refused(SESSION),
-            "delete": call("closeSession", "End a session and give all of its leases back").path(session())
-                .optional_body("CloseSession").ok("Closed").refused(SESSION),
-        },
-        "/v1/sessions/{session}:renew": {
-            "post": call("renewSession", "Renew a session, and with it all of its leases").path(session())
-                .optional_body("RenewSession").ok("Renewed").refused(SESSION),
-        },
-        "/v1/sessions/{session}:seen": {
-            "post": call("seen", "The holder has taken in its events up to a revision").path(session())
-                .body("Seen").ok("Nothing").refused(SESSION),
-        },
-        "/v1/sessions/{session}:paused": {
-            "post": call("reportPause", "The holder noticed that it had been paused").path(session())
-                .body("Paused").ok("Nothing").refused(SESSION),
-        },
-        "/v1/leases": {
-            "get": call("listLeases", "The resources that are held, in the order of their names")
-                .query(&[prefix("resources")]).query(list).ok("Leases").refused(&[Code::InvalidName]),
-        },
-        "/v1/leases:acquire": {
-            "post": call("acquireMany", "Take several resources, all or none, now or in turn")
-                .body("AcquireMany").ok("GrantedMany").queued().refused(SESSION).refused(ACQUIRE)
-                .refused(&[Code::InvalidName]),
-        },
-        "/v1/leases:cancel": {
-            "post": call("cancel", "Undo an acquire by its number or nonce: leave the queue, or release what it was granted")
-                .body("Cancel").ok("Cancelled").refused(SESSION).refused(&[Code::InvalidNonce]),
-        },
-        "/v1/leases/{resource}": {
-            "get": call("getLease", "One resource: who holds it, who waits").path(resource())
-                .query(&[stale(), query("view", "In whose shape: `kubernetes` for that of coordination.k8s.io/v1.", json!({"type": "string", "enum": ["kubernetes"]}))])
-                .ok("LeaseView").refused(&[Code::InvalidName, Code::NotFound]),
-        },
-        "/v1/leases/{resource}:acquire": {
-            "post": call("acquire", "Take a resource, now or in turn").path(resource())
-                .query(&[query("sequencer", "Also sign a statement of the grant.", boolean())])
-                .body("Acquire").ok("Granted").queued().refused(SESSION).refused(ACQUIRE),
-        },
-        "/v1/leases/{resource}:release": {
-            "post": call("release", "Give a lease back; also the confirmation of a notice").path(resource())
-                .body("Release").ok("Released").refused(SESSION).refused(&[Code::InvalidToken]),
-        },
-        "/v1/leases/{resource}:transfer": {
-            "post": call("transfer", "End one's lease and grant the resource to a session that waits for it")
-                .path(resource()).body("Transfer").ok("Transferred").refused(SESSION)
-                .refused(&[Code::NotHeld, Code::NotReady, Code::UnderNotice, Code::Restoring, Code::TokensExhausted]),
-        },
-        "/v1/leases/{resource}:revoke": {
-            "post": call("revoke", "An administrator ends the leases of a resource: by notice, or at once")
-                .path(resource()).optional_body("Revoke").ok("Revoked")
-                .refused(&[Code::NotFound, Code::TokensExhausted, Code::UnknownOutcome]),
-        },
-        "/v1/leases/{resource}:barrier": {
-            "post": call("barrier", "Take a token for nobody on a free resource, to be installed in its fences")
-                .path(resource()).optional_body("Nothing").ok("TokenTaken")
-                .refused(&[Code::InUse, Code::Limit, Code::TokensExhausted, Code::UnknownOutcome]),
-        },
-        "/v1/leases/{resource}:kind": {
-            "post": call("setKind", "An administrator changes the kind of a free resource").path(resource())
-                .optional_body("SetKind").ok("Nothing").refused(&[Code::InUse, Code::Limit, Code::NotFound, Code::UnknownOutcome]),
-        },
-        "/v1/history/{resource}": {
-            "get": call("history", "The past leases of a resource, the newest first").path(resource())
-                .ok("History").refused(&[Code::InvalidName, Code::NotFound]),
-        },
-        "/v1/history": {
-            "get": call("listHistories", "The past leases of every resource that is remembered; `limit` counts leases, a resource is always whole")
-                .query(&[prefix("resources")]).query(list).ok("Histories").refused(&[Code::InvalidName]),
-        },
-        "/v1/events": {
-            "get": call("listEvents", "What happened, as far as it is remembered; a revision is always whole")
-                .query(&[
-                    prefix("resources and registers"),
-                    query("from", "Begin with this revision; without it, with the oldest.", number()),
-                    limit(), stale(),
-                ])
-                .ok("Events").refused(&[Code::TooOld]),
-        },
-        "/v1/watch": {
-            "get": call("watch", "What changes, as server-sent events; `id:` is the revision")
-                .query(&[
-                    prefix("resources and registers"),
-                    query("from", "Begin with this revision; without it, with the next one.", number()),
-                    json!({"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"},
-                        "description": "Resume after this revision; goes before `from`."}),
-                ])
-                .stream().refused(&[Code::TooOld, Code::InvalidArgument]),
-        },
-        "/v1/registers": {
-            "get": call("listRegisters", "Registers in the order of their keys")
-                .query(&[prefix("registers")]).query(list).ok("Registers").refused(&[Code::InvalidName]),
-        },
-        "/v1/registers:write": {
-            "post": call("writeRegisters", "Several comparisons, reads and writes as one step")
-                .optional_body("WriteRegisters").ok("WrittenMany").refused(SESSION).refused(WRITE)
-                .refused(&[Code::InvalidName]),
-        },
-        "/v1/registers/{key}": {
-            "get": call("getRegister", "One register").path(key()).query(&[stale()])
-                .ok("Register").refused(&[Code::InvalidName, Code::NotFound]),
-            "put": call("putRegister", "Write a register, under a guard and conditions where asked for").path(key())
-                .query(&[guard()]).body("PutRegister").ok("Written").refused(SESSION).refused(WRITE)
-                .refused(&[Code::CompareFailed]),
-            "delete": call("deleteRegister", "Remove a register; its guard stays").path(key())
-                .query(&[guard()]).optional_body("DeleteRegister").ok("Written").refused(SESSION).refused(WRITE)
-                .refused(&[Code::CompareFailed]),
-        },
-        "/v1/registers/{key}:rebind": {
-            "post": call("rebind", "An administrator binds a register to another guard, or to none").path(key())
-                .optional_body("Rebind").ok("Nothing").refused(&[Code::NotFound, Code::Limit, Code::UnknownOutcome]),
-        },
-        "/v1/fences/{resource}": {
-            "get": call("getFences", "The fences of a resource and what each has installed").path(resource())
-                .query(&[stale()]).ok("Fences").refused(&[Code::InvalidName, Code::NotFound]),
-        },
-        "/v1/fences/{resource}:arm": {
-            "post": call("arm", "A fence has installed a token: accepted only with the live token").path(resource())
-                .body("Arm").ok("Nothing").refused(WRITE).refused(&[Code::NotFound, Code::Limit, Code::UnknownOutcome]),
-        },
-        "/v1/fences/{resource}:refused": {
-            "post": call("reportRefused", "A fence refused stale writes").path(resource())
-                .body("Refused").ok("Nothing")
-                .refused(&[Code::InvalidToken, Code::NotFound, Code::Limit, Code::UnknownOutcome]),
-        },
-        "/v1/sequencers": {
-            "post": call("issueSequencer", "Sign a statement of a live grant, which anybody can check without asking us")
-                .body("IssueSequencer").ok("SequencerIssued").refused(SESSION)
-                .refused(&[Code::InvalidName, Code::NotHeld]),
-        },
-        "/v1/sequencers:check": {
-            "post": call("checkSequencer", "Whether a sequencer's token is still the newest of its scope")
-                .body("CheckSequencer").ok("SequencerChecked"),
-        },
-        "/v1/sequencers:rotate": {
-            "post": call("rotateKey", "Give the node that is asked a new key; what its last one signed can still be checked")
-                .optional_body("Nothing").ok("KeyName").refused(&[Code::Limit, Code::NotFound, Code::UnknownOutcome]),
-        },
-        "/v1/sequencers:withdraw": {
-            "post": call("withdrawKey", "Take a public key out of the set: nothing that it signed can be checked any more")
-                .body("KeyName").ok("Nothing").refused(&[Code::NotFound, Code::UnknownOutcome]),
-        },
-        "/.well-known/jwks.json": {
-            "get": call("jwks", "The public keys of all nodes (RFC 7517), for checking sequencers; may be stale").ok("KeySet"),
-        },
-        "/v1/cluster": {
-            "get": call("cluster", "Who leads, who is there, how far this node has come; may be stale")
-                .query(&[query("state_hash", "Also hash the state of this node.", boolean())]).ok("ClusterStatus"),
-        },
-        "/metrics": {"get": call("metrics", "What this node counts, as Prometheus reads it").text()},
-        "/healthz": {"get": call("healthz", "The process is there and answers").ok("Health")},
-        "/readyz": {"get": call("readyz", "A leader is known and serves").ok("Health")},
-        "/openapi.json": {"get": call("openapi", "This description").ok("Description")},
-    })
+impl Document {
+    /// Begins to describe one call; `id` is its name for programs.
+    fn call(
+        &mut self,
+        method: &'static str,
+        path: &'static str,
+        id: &'static str,
+        summary: &'static str,
+    ) -> Operation<'_> {
+        let operation = Operation {
+            document: self,
+            at: vec![(method, path, id)],
+            summary,
+            parameters: Vec::new(),
+            body: None,
+            responses: Map::new(),
+        };
+        operation.refused(ANY)
+    }
 }
 
-/// One call being described; becomes JSON when it is done.
-#[derive(serde::Serialize)]
-struct Call {
-    #[serde(rename = "operationId")]
-    id: &'static str,
+/// One call being described.
+#[must_use = "`add` puts it into the document"]
+struct Operation<'a> {
+    document: &'a mut Document,
+    /// Where, and its name there: method, path, name.
+    at: Vec<(&'static str, &'static str, &'static str)>,
     summary: &'static str,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     parameters: Vec<Value>,
-    #[serde(rename = "requestBody", skip_serializing_if = "Option::is_none")]
     body: Option<Value>,
     responses: Map<String, Value>,
 }
 
-fn call(id: &'static str, summary: &'static str) -> Call {
-    let call = Call { id, summary, parameters: Vec::new(), body: None, responses: Map::new() };
-    call.refused(ANY)
-}
-
-impl Call {
-    /// With a part of the path.
-    fn path(mut self, parameter: Value) -> Call {
-        self.parameters.push(parameter);
-        self.refused(&[Code::InvalidName, Code::NoSuchCall])
-    }
-
-    /// With parameters outside of the path.
-    fn query(mut self, parameters: &[Value]) -> Call {
-        self.parameters.extend_from_slice(parameters);
+impl Operation<'_> {
+    /// With parameters outside of path and body.
+    fn query<T: JsonSchema>(mut self) -> Self {
+        for (name, description, shape) in self.document.schemas.query::<T>() {
+            self.parameters
+                .push(json!({"name": name, "in": "query", "description": description, "schema": shape}));
+        }
         self.refused(&[Code::InvalidArgument])
     }
 
-    fn body(self, schema: &str) -> Call {
-        self.with_body(schema, true)
+    /// About the caller's own session: the header names it; at the other place, which is older, the path does.
+    fn own_session(mut self, older_path: &'static str, id: &'static str) -> Self {
+        let method = self.at[0].0;
+        self.at.push((method, older_path, id));
+        self.refused(&[Code::InvalidSession])
+    }
+
+    /// The header names the session.
+    fn required_session(mut self) -> Self {
+        self.parameters.push(operations::session_header(true));
+        self
+    }
+
+    /// A body that may name the session; the header may instead.
+    fn session_by_header(mut self) -> Self {
+        self.parameters.push(operations::session_header(false));
+        self
+    }
+
+    /// With a header that may be left out.
+    fn header(mut self, name: &str, description: &str) -> Self {
+        self.parameters.push(json!({
+            "name": name, "in": "header", "description": description, "schema": {"type": "string"},
+        }));
+        self.refused(&[Code::InvalidArgument])
+    }
+
+    fn body<T: JsonSchema>(self) -> Self {
+        let shape = |schemas: &mut Schemas| schemas.body::<T>();
+        self.with_body(shape, true)
     }
 
     /// A body that may be left out is read as `{}`.
-    fn optional_body(self, schema: &str) -> Call {
-        self.with_body(schema, false)
+    fn optional_body<T: JsonSchema>(self) -> Self {
+        let shape = |schemas: &mut Schemas| schemas.body::<T>();
+        self.with_body(shape, false)
     }
 
-    fn with_body(mut self, schema: &str, required: bool) -> Call {
-        self.body = Some(json!({
-            "required": required,
-            "content": {"application/json": {"schema": schemas::named(schema)}},
-        }));
+    /// A body in which one more field is required than its type says.
+    fn body_with<T: JsonSchema>(self, field: &str) -> Self {
+        let shape = |schemas: &mut Schemas| json!({"allOf": [schemas.body::<T>()], "required": [field]});
+        self.with_body(shape, true)
+    }
+
+    fn with_body(mut self, shape: impl FnOnce(&mut Schemas) -> Value, required: bool) -> Self {
+        let shape = shape(&mut self.document.schemas);
+        self.body = Some(json!({"required": required, "content": {"application/json": {"schema": shape}}}));
         self.refused(BODY)
     }
 
-    fn ok(self, schema: &str) -> Call {
-        self.answers("Done.", "application/json", schemas::named(schema))
+    fn ok<T: JsonSchema>(self) -> Self {
+        let shape = self.document.schemas.answer::<T>();
+        self.answers(200, "Done.", "application/json", shape)
+    }
+
+    /// One of two shapes, as the query asks.
+    fn ok_either<T: JsonSchema, U: JsonSchema>(self) -> Self {
+        let schemas = &mut self.document.schemas;
+        let shape = json!({"anyOf": [schemas.answer::<T>(), schemas.answer::<U>()]});
+        self.answers(200, "Done.", "application/json", shape)
     }
 
     /// An acquire that is still queued when its `poll_ms` is over.
-    fn queued(mut self) -> Call {
-        let schema = schemas::named("Queued");
-        let answer = json!({"description": "Still queued after `poll_ms`.", "content": {"application/json": {"schema": schema}}});
-        self.responses.insert("202".into(), answer);
+    fn queued(self) -> Self {
+        let shape = self.document.schemas.answer::<shapes::Queued>();
+        self.answers(202, "Still queued after `poll_ms`.", "application/json", shape)
+    }
+
+    /// Something that no type of ours is: text, or a document of a standard.
+    fn answers(mut self, status: u16, description: &str, content: &str, shape: Value) -> Self {
+        let answer = json!({"description": description, "content": {content: {"schema": shape}}});
+        self.responses.insert(status.to_string(), answer);
         self
     }
 
-    fn text(self) -> Call {
-        self.answers("The page.", "text/plain", json!({"type": "string"}))
-    }
-
-    fn stream(self) -> Call {
-        let message = "Each message is one event: `event:` is its kind, `data:` an Event as JSON. Only the last event of a \
-            revision carries `id:`, so that a watcher that was cut off is told the whole of it again. A watcher that falls \
-            too far behind gets the event `error` and the stream ends.";
-        self.answers(message, "text/event-stream", json!({"type": "string"}))
-    }
-
-    fn answers(mut self, description: &str, content: &str, schema: Value) -> Call {
-        let answer = json!({"description": description, "content": {content: {"schema": schema}}});
-        self.responses.insert("200".into(), answer);
+    /// Also refused with these codes.
+    fn refused(mut self, codes: &[Code]) -> Self {
+        let error = self.document.schemas.answer::<shapes::ErrorBody>();
+        refuse(&mut self.responses, &error, codes);
         self
     }
 
-    /// Also refused with these codes, told together where they share a status.
-    fn refused(mut self, codes: &[Code]) -> Call {
-        for code in codes {
-            let answer = self.responses.entry(code.http_status().to_string()).or_insert_with(|| {
-                json!({
-                    "description": "",
-                    "content": {"application/json": {"schema": schemas::named("Error")}},
-                })
-            });
-            let description = answer["description"].as_str().unwrap_or_default();
-            let word = format!("`{code}`");
-            if !description.contains(&word) {
-                answer["description"] =
-                    if description.is_empty() { word } else { format!("{description}, {word}") }.into();
+    /// Puts it into the document.
+    fn add(self) {
+        let several = self.at.len() > 1;
+        for (method, path, id) in self.at {
+            let named = path.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
+            let mut parameters: Vec<Value> = match named {
+                Some((name, _)) => vec![operations::path_parameter(name)],
+                None if several => vec![operations::session_header(true)],
+                None => Vec::new(),
+            };
+            parameters.extend(self.parameters.iter().cloned());
+            let mut responses = self.responses.clone();
+            if named.is_some() {
+                let error = self.document.schemas.answer::<shapes::ErrorBody>();
+                refuse(&mut responses, &error, &[Code::InvalidName, Code::NoSuchCall]);
             }
+            let mut call = json!({"operationId": id, "summary": self.summary, "responses": responses});
+            if !parameters.is_empty() {
+                call["parameters"] = parameters.into();
+            }
+            if let Some(body) = &self.body {
+                call["requestBody"] = body.clone();
+            }
+            self.document.calls.insert((method, path.to_owned()), call);
         }
-        self
     }
 }
 
-impl From<Call> for Value {
-    fn from(call: Call) -> Value {
-        serde_json::to_value(call).expect("a description is made of text")
+/// Adds refusals to answers; codes that share a status are listed together.
+fn refuse(responses: &mut Map<String, Value>, error: &Value, codes: &[Code]) {
+    for code in codes {
+        let answer = responses.entry(code.http_status().to_string()).or_insert_with(
+            || json!({"description": "", "content": {"application/json": {"schema": error}}}),
+        );
+        let description = answer["description"].as_str().unwrap_or_default();
+        let word = format!("`{code}`");
+        if !description.contains(&word) {
+            answer["description"] =
+                if description.is_empty() { word } else { format!("{description}, {word}") }.into();
+        }
     }
-}
-
-fn number() -> Value {
-    json!({"type": "integer", "minimum": 0, "maximum": (1_u64 << 53) - 1})
-}
-
-fn boolean() -> Value {
-    json!({"type": "boolean"})
-}
-
-fn query(name: &str, description: &str, schema: Value) -> Value {
-    json!({"name": name, "in": "query", "description": description, "schema": schema})
-}
-
-fn limit() -> Value {
-    query(
-        "limit",
-        "At most this many; 1000 are the most that one page has.",
-        json!({"type": "integer", "minimum": 1, "default": 100}),
-    )
-}
-
-fn after_name() -> Value {
-    query(
-        "after",
-        "Only those whose names come after this one: the `next` of the page before. A page may be short, even empty, and yet have a `next`.",
-        json!({"type": "string"}),
-    )
-}
-
-fn stale() -> Value {
-    query(
-        "stale",
-        "Answer from this node's own state, which may be stale.",
-        json!({"type": "boolean", "default": false}),
-    )
-}
-
-fn prefix(what: &str) -> Value {
-    query("prefix", &format!("Only {what} whose names begin like this."), json!({"type": "string"}))
-}
-
-fn part(name: &str, description: &str, schema: Value) -> Value {
-    json!({"name": name, "in": "path", "required": true, "description": description, "schema": schema})
-}
-
-fn resource() -> Value {
-    part(
-        "resource",
-        "1 to 512 bytes of UTF-8 without control characters; segments split by `/`, none empty, `.` or `..`.",
-        schemas::resource(),
-    )
-}
-
-fn key() -> Value {
-    part("key", "1 to 1024 bytes.", json!({"type": "string", "minLength": 1, "maxLength": 1024}))
-}
-
-fn session() -> Value {
-    part("session", "The session's whole id, as its opener was told.", schemas::session())
-}
-
-fn guard() -> Value {
-    json!({"name": "Tenure-Token", "in": "header", "schema": {"type": "string"},
-        "description": "The guard instead of `resource` and `token` in the body: `resource=token`, or `resource#slot=token`."})
 }
 
 #[cfg(test)]
@@ -410,25 +265,24 @@ mod tests {
     /// Every `$ref` of the document names a schema, and every schema is used.
     #[test]
     fn every_reference_leads_somewhere() {
-        let document = document();
-        let text = document.to_string();
-        let schemas = document["components"]["schemas"].as_object().unwrap();
+        let text = DOCUMENT.to_string();
+        let schemas = DOCUMENT["components"]["schemas"].as_object().unwrap();
         for (at, _) in text.match_indices("#/components/schemas/") {
             let name = text[at..].trim_start_matches("#/components/schemas/").split('"').next().unwrap();
             assert!(schemas.contains_key(name), "{name} is not described");
         }
         for name in schemas.keys() {
-            // The events of a watch are text to a schema.
-            let used = text.contains(&format!("#/components/schemas/{name}\"")) || name == "Event";
-            assert!(used, "{name} is described and not used");
+            assert!(
+                text.contains(&format!("#/components/schemas/{name}\"")),
+                "{name} is described and not used"
+            );
         }
     }
 
     #[test]
     fn every_call_has_a_name_of_its_own() {
-        let document = document();
         let mut names = Vec::new();
-        for (path, methods) in document["paths"].as_object().unwrap() {
+        for (path, methods) in DOCUMENT["paths"].as_object().unwrap() {
             for (method, call) in methods.as_object().unwrap() {
                 names.push(call["operationId"].as_str().unwrap().to_owned());
                 assert!(call["responses"]["200"].is_object(), "{method} {path}");
@@ -443,5 +297,29 @@ mod tests {
         names.sort();
         names.dedup();
         assert_eq!(names.len(), count);
+    }
+
+    /// The types carry everything over: what is required, which unknown fields are refused, what people read.
+    #[test]
+    fn shapes_follow_the_types() {
+        let schemas = &DOCUMENT["components"]["schemas"];
+        let open = &schemas["OpenSession"];
+        assert_eq!(open["required"], json!(["holder", "ttl_ms"]));
+        assert_eq!(open["additionalProperties"], false, "a body refuses what it does not know");
+        assert_eq!(open["properties"]["ttl_ms"]["maximum"], 3_600_000);
+        assert_eq!(open["properties"]["nonce"]["type"], json!(["string", "null"]));
+        let granted = &schemas["Granted"];
+        assert!(granted["additionalProperties"].is_null(), "an answer may grow");
+        assert_eq!(granted["properties"]["token"]["minimum"], 1);
+        assert_eq!(granted["properties"]["session"]["type"], "string", "left out rather than null");
+        let required = granted["required"].as_array().unwrap();
+        assert!(required.contains(&json!("slot")) && !required.contains(&json!("session")), "{required:?}");
+        for (name, schema) in schemas.as_object().unwrap() {
+            assert!(schema["description"].is_string(), "{name} has no comment");
+            for (field, shape) in schema["properties"].as_object().into_iter().flatten() {
+                let described = shape["description"].is_string() || shape["const"].is_string();
+                assert!(described, "{name}.{field} has no comment");
+            }
+        }
     }
 }

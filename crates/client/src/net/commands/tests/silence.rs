@@ -1,5 +1,5 @@
-//! Nodes that accept, welcome, answer every ping and then say nothing, as a leader does that has lost its quorum.
-//! Over real HTTP/2 in virtual time, so that the patience of hours takes no time.
+//! Nodes that accept connections, answer every ping and then send nothing, as a leader does that has lost its
+//! quorum. Over real HTTP/2 in virtual time, so that timeouts of hours take no time.
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -140,7 +140,7 @@ fn commands(nodes: &[Scripted]) -> Commands {
     let directory = Directory::new(&endpoints.join(",").parse().expect("endpoints"));
     let dialer = Dialer::Own(Arc::new(Network(nodes.to_vec())));
     let execution = Execution::Tasks(Tasks::current());
-    let commands = Commands::start(directory, dialer, Troubles::default(), &execution);
+    let commands = Commands::start(directory, dialer, EndpointErrors::default(), &execution);
     commands.listen(id(), Arc::new(|_| {}));
     commands
 }
@@ -164,8 +164,8 @@ async fn release(commands: &Commands, number: u64) -> Result<Done, CallError> {
     .await
 }
 
-/// A leader cut off from its peers took a release, and answered it when the cut was healed: nobody else was asked
-/// meanwhile.
+/// A leader cut off from its peers took a release, and answered it when the cut was healed: nobody else was
+/// asked meanwhile.
 #[tokio::test(start_paused = true)]
 async fn a_node_that_answers_nothing_is_left_for_another() {
     for manner in [Manner::Mute, Manner::Unwelcoming] {
@@ -206,8 +206,8 @@ async fn a_long_wait_is_no_silence() {
     assert_eq!((nodes[0].streams(), nodes[1].streams()), (1, 0), "it stayed where it was");
 }
 
-/// A node that is merely slow answers something all the time; it is not made slower by sending everything again
-/// elsewhere.
+/// A node that is merely slow answers something all the time; it is not made slower by sending everything
+/// again elsewhere.
 #[tokio::test(start_paused = true)]
 async fn a_slow_node_is_not_left() {
     let pause = WAIT_MAX - STEP * 2;
