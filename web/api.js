@@ -50,7 +50,7 @@ export const api = {
   transfer: (resource, body) => call(`/v1/leases/${inPath(resource)}:transfer`, { method: "POST", body }),
 };
 
-/** Every page of a list, one after the other; `each` is told how far it is. */
+/** Every page of a list, one after the other; `each` gets the progress. */
 export async function everything(ask, items, parameters = {}, each = () => {}) {
   const found = [];
   for (let after = null; ; ) {
@@ -74,7 +74,7 @@ const KINDS = [
   "refused", "paused", "took_office", "changed",
 ];
 
-/** What changes, as it changes. Comes back by itself; whoever listens is told when it does, because it may have missed something. */
+/** What changes, as it changes. Comes back by itself; listeners are notified when it does, because they may have missed something. */
 export class Watch {
   #source = null;
   #again = 0;

@@ -55,7 +55,7 @@ function show() {
   window.scrollTo(0, 0);
 }
 
-// The link to the server, told in one place.
+// The link to the server, shown in one place.
 
 function tellLink() {
   const link = document.getElementById("link");

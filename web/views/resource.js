@@ -25,7 +25,7 @@ export function mount(root, context, resource) {
     h("p.crumb", {}, h("a", { href: "#/leases" }, "Leases"), " / "),
     h("h1.name", {}, resource),
     status,
-    h("div.columns", {}, section("Holders", holders), section("In line", waiters)),
+    h("div.columns", {}, section("Holders", holders), section("Queued", waiters)),
     section("Leader gap, last 24 hours", gapText, ranges, picture),
     h("div.columns", {}, section("Fences", fences), section("History", past)),
   );
@@ -317,7 +317,7 @@ export function mount(root, context, resource) {
       title: `Hand ${resource} over?`,
       explain: [
         "The lease ends and is granted to the successor in one step, with a new token.",
-        `Only ${holder.holder} may hand it over, so its session id is needed: its opener was told it, nobody else is.`,
+        `Only ${holder.holder} may hand it over, so its session id is needed: only its opener has it.`,
       ],
       fields: [
         { name: "to", label: "Successor", options: line.map((waiter) => ({ value: waiter.session_number, text: `${waiter.holder} (session ${waiter.session_number})` })) },

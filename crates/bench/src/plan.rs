@@ -24,7 +24,7 @@ pub enum Workload {
     Cycles,
     /// Many sessions, each with one lease, are renewed over a few streams.
     Renewals,
-    /// Waiters stand in one queue; each releases as soon as it is granted.
+    /// Waiters are in one queue; each releases as soon as it is granted.
     Handover,
     /// The same with one waiter that has just queued.
     HandoverFresh,
@@ -143,7 +143,7 @@ pub struct Plan {
     pub duration: Duration,
     /// How long the load runs before that.
     pub warm_up: Duration,
-    /// The processes of the store, whose processor time and memory are told.
+    /// The processes of the store, whose processor time and memory are reported.
     pub server_pids: Vec<u32>,
     /// The leader's process, for the workload that kills it.
     pub leader_pid: Option<u32>,

@@ -55,7 +55,7 @@ impl Client {
     /// A client of the cluster behind these endpoints; any one of them is enough, and one may be the host's
     /// agent. Nothing is connected yet, and the application's runtime is never needed for it.
     ///
-    /// While it has sessions it is told by the nodes who the members are, and follows them: the nodes of a
+    /// While it has sessions the nodes send it the list of members, and it follows them: the nodes of a
     /// cluster can all be replaced, one after the other. The endpoints given here are never dropped. An
     /// address that a node names is used once a node of the same cluster has answered there.
     pub fn connect(endpoints: &Endpoints) -> Client {

@@ -195,7 +195,7 @@ pub enum EventKind {
         /// The register.
         key: RegisterKey,
     },
-    /// A token was taken for nobody.
+    /// A token was taken without a holder.
     Barrier {
         /// The resource.
         resource: ResourceName,

@@ -121,7 +121,7 @@ stories! {
     retried_acquire_gets_the_first_answer
     retried_close_finds_no_session
     revoke_goes_by_notice
-    revoke_now_takes_a_token_for_nobody
+    revoke_now_takes_a_token_without_a_holder
     revoking_a_lapsed_lease_needs_no_notice
     semaphore_has_slots
     session_ids_are_not_reused

@@ -268,7 +268,7 @@ impl Drop for Node {
     }
 }
 
-/// The older release, and further arguments of it: the program that `TENURE_OLD_BIN` names, or else this one, told to know
+/// The older release, and further arguments of it: the program that `TENURE_OLD_BIN` names, or else this one, limited to
 /// only the first format version.
 fn older_release() -> (PathBuf, Vec<String>) {
     match std::env::var_os("TENURE_OLD_BIN") {

@@ -130,7 +130,7 @@ fn every_view_shows_a_running_cluster_to_everybody() {
             match (short, name) {
                 ("cluster", "light") => {
                     says(&browser, &["healthy", "3 of 3 nodes answer", "leads in term", "Behind", "answers"]);
-                    let tiles = ["Leases", "Sessions", "In line", "Grants per second", "Renewals per second"];
+                    let tiles = ["Leases", "Sessions", "Queued", "Grants per second", "Renewals per second"];
                     says(&browser, &tiles);
                     let tiles =
                         ["Expiries per second", "Refused stale writes", "Cluster time", "Dropped time"];

@@ -1,4 +1,4 @@
-//! The comparison that every fence makes, for adapters that make it in Rust: `tenure-core`'s, told in this
+//! The comparison that every fence makes, for adapters that make it in Rust: `tenure-core`'s, in the types of this
 //! crate's words. Those that must make it inside the storage (SQL, Lua) repeat it there, and the suite holds
 //! all of them to the same answers.
 

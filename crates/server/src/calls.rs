@@ -271,7 +271,7 @@ impl Api {
         }
     }
 
-    /// Takes a token for nobody.
+    /// Takes a token without a holder.
     pub async fn barrier(&self, context: &CallContext, resource: ResourceName) -> Result<Token, ApiError> {
         match self.submit(context, Command::Barrier { resource }).await? {
             Done::BarrierTaken { token } => Ok(token),

@@ -1,4 +1,4 @@
-//! What a node is told at its start. Parsed once, by whoever starts it; nothing deeper reads a flag.
+//! The configuration of a node. Parsed once, by whoever starts it; nothing deeper reads a flag.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ pub struct Config {
     pub peers_beyond_this_machine: bool,
     /// Where clients connect.
     pub listen: SocketAddr,
-    /// The address that clients are told, if it is not `listen`.
+    /// The address that is advertised to clients, if it is not `listen`.
     pub advertise: Option<String>,
     /// Client connections open at once; derived from the limit of open files if it is not given.
     pub connections_max: Option<usize>,

@@ -1,7 +1,7 @@
 //! What stands between a connection and a handler, for HTTP and gRPC alike.
 //!
 //! The front decides who is let in: a foreign web page is not, a body too large or too slow is not, and past
-//! a number of requests under way the next one is told to come back. Renewals have turns and room of their
+//! a number of requests under way the next one is refused with a time to retry. Renewals have turns and room of their
 //! own, so that no flood of anything else keeps a heartbeat out. What a request may cost is in its row of the table of
 //! calls; the front never looks at what it asks for.
 
@@ -115,7 +115,7 @@ pub(crate) struct Api {
     pub clock: Arc<dyn Clock>,
     pub traffic: Arc<Traffic>,
     pub stop: watch::Receiver<bool>,
-    /// Where clients reach this node, as they are told.
+    /// Where clients reach this node: the advertised address.
     pub client_address: String,
     limits: FrontLimits,
     hosts: Hosts,

@@ -143,7 +143,7 @@ impl Default for ListenLimits {
     }
 }
 
-/// What a connection too many is told, whichever protocol it would have spoken.
+/// What a connection too many is sent, whichever protocol it would have spoken.
 fn too_many(connections_max: usize) -> Vec<u8> {
     let error = ApiError::overloaded("too many connections are open", Duration::from_secs(1));
     let error = error.hint("close idle connections, or ask another node").about(About {

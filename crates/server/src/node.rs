@@ -39,7 +39,7 @@ struct Inner {
     forwarder: Forwarder,
     admin: Admin,
     signer: Signer,
-    /// Where clients reach this node, as they are told.
+    /// Where clients reach this node: the advertised address.
     client_address: String,
     hang_ups: HangUps,
     /// Whether this node is in touch with its leader, as far as waiting calls need to know.
@@ -369,7 +369,7 @@ impl Node {
         self.0.queues.probe_arrived(number)
     }
 
-    /// Where clients reach this node, as they are told.
+    /// Where clients reach this node: the advertised address.
     pub(crate) fn client_address(&self) -> &str {
         &self.0.client_address
     }

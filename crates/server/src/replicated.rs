@@ -14,7 +14,7 @@ use tenure_wire::Captured;
 use crate::event_files::EventFiles;
 use crate::event_hub::EventHub;
 
-/// The rho that holders count with unless they are told otherwise: the bound on the difference of two clocks' rates.
+/// The rho that holders count with unless configured otherwise: the bound on the difference of two clocks' rates.
 const RHO_PPM: u32 = 500;
 
 /// The machine and where its events go.

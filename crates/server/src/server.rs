@@ -30,7 +30,7 @@ use crate::probe::Prober;
 use crate::replicated::Replicated;
 use crate::signing::Signer;
 
-/// How long requests under way may take to end once the node is told to stop.
+/// How long requests under way may take to end once the node is asked to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// Heartbeats of a node that has nobody to send them to. It elects itself at its start without waiting, so slow
@@ -210,7 +210,7 @@ impl Server {
         self.node.replica().is_alone()
     }
 
-    /// Serves until told to stop, then drains; or fails with the node, loudly.
+    /// Serves until asked to stop, then drains; or fails with the node, loudly.
     pub async fn run_until(
         self,
         stop_requested: impl Future<Output = ()>,

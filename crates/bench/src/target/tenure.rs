@@ -22,7 +22,7 @@ use crate::plan::Plan;
 /// Frames in one message, and frames unanswered on one stream: below what the server allows.
 const FRAMES_PER_MESSAGE_MAX: usize = 1_024;
 const FRAMES_UNDER_WAY_MAX: usize = 4_000;
-/// Server frames taken in before the server is told that there is room again.
+/// Server frames taken in before the server is granted new credit.
 const CREDITS_OWED_MAX: u32 = 256;
 /// Renewals in one message: what the server allows.
 const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;

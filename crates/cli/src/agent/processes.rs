@@ -36,7 +36,7 @@ const SESSIONS_PER_PROCESS_MAX: usize = 100_000;
 const WATCH_STACK_BYTES: usize = 64 << 10;
 /// How long a look at a handle waits.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// Deaths told at once.
+/// Deaths in one report.
 const NOTIFIED_AT_ONCE: usize = 64;
 
 pub struct Processes {
@@ -70,7 +70,7 @@ impl Processes {
         let pid = connection.peer_cred().ok()?.pid().filter(|pid| *pid > 0)?;
         let process = Arc::new(Process::new(pid, getsockopt(connection, PeerPidfd).ok()?));
         if !process.is_alive() {
-            // Its number may be another's by now; what it has still opened is told of at once.
+            // Its number may be another's by now; what it has still opened is reported immediately.
             return Some(process);
         }
         // Two that live under one number are one process.

@@ -46,7 +46,7 @@ pub struct Args {
     /// Where clients connect: gRPC, HTTP/JSON, dashboard and metrics, all on one port
     #[arg(long, value_name = "HOST:PORT", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     pub listen: String,
-    /// The address that clients are told, if it is not the one listened on
+    /// The address that is advertised to clients, if it is not the one listened on
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
     /// Raise the agreed format version by itself, once every node has run this release for so long

@@ -60,7 +60,7 @@ pub struct Args {
     pub sort: Sort,
 }
 
-/// Shows it until it is told to stop, or once.
+/// Shows it until it is stopped, or once.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let output = context.output;
     let live = !output.is_json() && matches!(output.form(), Form::Terminal(_)) && io::stdout().is_terminal();

@@ -93,7 +93,7 @@ fn event_text(kind: &EventKind) -> EventText {
         },
         EventKind::Unqueued { resource, session_number, holder, why, .. } => EventText {
             about: resource.clone(),
-            rest: format!("{holder} (session {session_number}) left the line: {why}"),
+            rest: format!("{holder} (session {session_number}) left the queue: {why}"),
         },
         EventKind::Put { key, key_base64, value, value_base64, version, .. } => {
             let value = either(value, value_base64);

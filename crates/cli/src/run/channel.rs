@@ -113,7 +113,7 @@ impl From<Ended> for Ending {
 #[derive(Debug)]
 pub struct Channel {
     lines: Lines<BufReader<UnixStream>>,
-    /// Written to past the runtime, which would wait to be told that there is room.
+    /// Written to past the runtime, which would wait until the socket is writable.
     writer: Socket,
 }
 

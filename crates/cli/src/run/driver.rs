@@ -59,7 +59,7 @@ pub struct Plan {
     pub contain: Contain,
     /// How long a drain may take.
     pub grace: Option<Duration>,
-    /// How long before its deadline the tree is told to stop.
+    /// How long before its deadline the tree is asked to stop.
     pub stop_before: Option<Duration>,
     /// How long before its deadline the tree is killed.
     pub kill_before: Option<Duration>,
@@ -495,7 +495,7 @@ async fn try_acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<
 }
 
 impl Plan {
-    /// When the tree is told to stop, and when it is killed. Between two renewals neither may be due, or a
+    /// When the tree is asked to stop, and when it is killed. Between two renewals neither may be due, or a
     /// healthy lease would stop its own command.
     fn margins(&self) -> Result<Margins, CommandError> {
         let numbers = TimingNumbers::for_ttl(self.ttl);

@@ -214,7 +214,7 @@ impl Machine {
     }
 
     /// An administrator ends leases: by notice, so that the holder stops first; or at once, where only
-    /// fences protect, which is why a token is then taken for nobody.
+    /// fences protect, which is why a token is then taken without a holder.
     pub(super) fn revoke(
         &mut self,
         name: &ResourceName,

@@ -114,7 +114,7 @@ impl Machine {
         self.known(id)
     }
 
-    /// Ends what is due of this session and has not been cleared away yet, and serves those who stood behind
+    /// Ends what is due of this session and has not been cleared away yet, and serves those who were behind
     /// it. After this nothing of it can end in the middle of its own command, and a session that an acquire
     /// opened not with its last lease or wait.
     pub(super) fn settle_session(&mut self, number: SessionNumber) {

@@ -36,7 +36,7 @@ impl Machine {
     }
 
     /// An acquire that opens its own session. A refusal is final for its nonce: a copy that arrives later must not
-    /// be granted what its caller was told it did not get.
+    /// be granted what had been refused to its caller.
     fn acquire_opening(&mut self, mut open: Open, acquire: &Acquire) -> Answer {
         let origin = match (open.nonce, acquire.transmission) {
             (None, Some(transmission)) => {
@@ -273,15 +273,15 @@ impl Machine {
         asked: &[Option<ResourceNumber>],
     ) -> Option<Answer> {
         let waiters = &self.session(session).more.as_ref()?.waiters;
-        let (waiter, twice, repeats) = waiters.iter().find_map(|number_in_line| {
-            let waiter = self.waiter(*number_in_line);
+        let (waiter, twice, repeats) = waiters.iter().find_map(|waiter_number| {
+            let waiter = self.waiter(*waiter_number);
             let twice =
                 asked.iter().flatten().copied().find(|resource| waiter.resources.contains(resource))?;
             let repeats = number.is_none()
                 && waiter.number.is_none()
                 && waiter.mode == acquire.mode
                 && asked.iter().copied().eq(waiter.resources.iter().copied().map(Some));
-            Some((*number_in_line, twice, repeats))
+            Some((*waiter_number, twice, repeats))
         })?;
         if !repeats {
             return Some(Err(self.held_refusal(twice, Duration::ZERO)));

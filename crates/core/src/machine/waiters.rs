@@ -213,7 +213,7 @@ impl Machine {
         })
     }
 
-    /// Whether this waiter is first in every queue that it stands in, everything it asked for is free for it,
+    /// Whether this waiter is first in every queue that it is in, everything it asked for is free for it,
     /// and tokens are left.
     pub(super) fn can_grant(&self, place: Place) -> bool {
         let waiter = self.waiter(place.waiter);
@@ -274,7 +274,7 @@ impl Machine {
         self.resolved.extend(own.map(|key| Resolved { key, answer }));
     }
 
-    /// Takes a waiter out of every queue. Whoever stood behind it may now be first.
+    /// Takes a waiter out of every queue. Whoever was behind it may now be first.
     fn take_from_queue(&mut self, number: WaiterNumber) -> Waiter {
         let waiter = self.state.waiters.remove(number).expect("a waiter that leaves exists");
         let place = waiter.place(number);
@@ -365,7 +365,7 @@ impl Machine {
         true
     }
 
-    /// Takes all waiters of a session out of their queues; `answer` is what their acquires will be told.
+    /// Takes all waiters of a session out of their queues; `answer` is what their acquires will return.
     pub(super) fn drop_waiters(&mut self, session: SessionNumber, why: EndReason, answer: &Answer) {
         let waiters = self.session(session).more.as_ref().map(|more| more.waiters.clone());
         for waiter in waiters.into_iter().flatten() {

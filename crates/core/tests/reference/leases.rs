@@ -141,7 +141,7 @@ impl Model {
     pub(super) fn queued(&self, arrival: u64) -> Done {
         let waiter = self.waiters.iter().find(|waiter| waiter.arrival == arrival).expect("it waits");
         let ahead = waiter.resources.iter().map(|resource| {
-            self.queue(*resource).iter().position(|other| other.arrival == arrival).expect("it is in line")
+            self.queue(*resource).iter().position(|other| other.arrival == arrival).expect("it is queued")
         });
         let session = self.session(waiter.session);
         Done::Queued { session: session.id, ttl: session.ttl, ahead: ahead.max().unwrap_or(0) as u32 }

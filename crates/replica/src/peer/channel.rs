@@ -138,7 +138,7 @@ async fn serve(
                 // Dropping what is owed tells everybody who waits.
             }
             Err(error) => {
-                // Tried many times a second; told once.
+                // Tried many times a second; logged once.
                 let refusal = error.to_string();
                 if error.kind() == io::ErrorKind::PermissionDenied && refusal != last_refusal {
                     tracing::warn!(node = target.node, %refusal, "no connection to a peer");

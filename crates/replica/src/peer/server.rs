@@ -217,8 +217,9 @@ impl Host {
     /// Our answer to a hello: who we are, whom we remember, and whether we object; and whether we go on talking.
     fn greet(&self, hello: &Hello, standing: Standing) -> (Hello, bool) {
         let (ours, from) = (self.directory.identity(), hello.from);
-        let mut answer = Hello::new(hello.purpose, standing.told(ours), from.node, self.memory.spoken.own());
-        answer.remembered = standing.told_of_itself(from);
+        let mut answer =
+            Hello::new(hello.purpose, standing.identity_shown(ours), from.node, self.memory.spoken.own());
+        answer.remembered = standing.own_identity_shown(from);
         let remembered = self.member(from.node).map(|member| member.identity);
         let objection = hello.objection(ours, self.memory.spoken.own(), remembered);
         let objection = objection.or_else(|| self.memory.spoken.disagreement(hello));

@@ -1,7 +1,7 @@
-//! Who a speaker is to this node: what it is told, and what it may do.
+//! Who a speaker is to this node: what this node shows it, and what it may do.
 //!
 //! Pure. The membership decides. Without TLS a speaker proves itself only by the identity of its data directory and by
-//! the cluster's id, which are therefore told to members alone; a node that waits for its cluster tells its identity to
+//! the cluster's id, which are therefore shown to members alone; a node that waits for its cluster shows its identity to
 //! whom it was started with, because founding needs it.
 
 use super::handshake::Hello;
@@ -68,16 +68,16 @@ impl Standing {
     }
 
     /// What this node says of itself. Others learn that there is a cluster, and nothing else.
-    pub fn told(self, ours: Identity) -> Identity {
+    pub fn identity_shown(self, ours: Identity) -> Identity {
         match self {
             Self::Member | Self::Vouched | Self::Expected => ours,
             _ => Identity { identity: 0, cluster: ours.cluster.map(|_| 0), ..ours },
         }
     }
 
-    /// Which identity it is told that the membership names for it. Who comes with another one learns that it is
+    /// The identity that it learns to be its own in the membership. Who comes with another one learns that it is
     /// another one, not which.
-    pub fn told_of_itself(self, from: Identity) -> Option<u128> {
+    pub fn own_identity_shown(self, from: Identity) -> Option<u128> {
         match self {
             Self::Member => Some(from.identity),
             Self::OtherDirectory => Some(!from.identity),
@@ -146,16 +146,16 @@ mod tests {
         ];
         for (standing, speaks, forwards) in all {
             assert_eq!((standing.may_speak(), standing.may_forward()), (speaks, forwards), "{standing:?}");
-            let told = standing.told(OURS);
-            assert_eq!(told == OURS, speaks, "{standing:?}");
-            assert!(told.cluster.is_some(), "that there is a cluster is no secret: {standing:?}");
+            let shown = standing.identity_shown(OURS);
+            assert_eq!(shown == OURS, speaks, "{standing:?}");
+            assert!(shown.cluster.is_some(), "that there is a cluster is no secret: {standing:?}");
             if !speaks {
-                assert_eq!((told.identity, told.cluster), (0, Some(0)));
+                assert_eq!((shown.identity, shown.cluster), (0, Some(0)));
             }
-            assert_ne!(standing.told_of_itself(FROM), Some(OURS.identity));
+            assert_ne!(standing.own_identity_shown(FROM), Some(OURS.identity));
         }
-        assert_eq!(Standing::Member.told_of_itself(FROM), Some(20));
-        assert_eq!(Standing::OtherDirectory.told_of_itself(FROM), Some(!20), "not which one it is");
+        assert_eq!(Standing::Member.own_identity_shown(FROM), Some(20));
+        assert_eq!(Standing::OtherDirectory.own_identity_shown(FROM), Some(!20), "not which one it is");
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Following {
                 let over = matches!(event.kind, EventKind::Closed { .. });
                 Some((message(&event), Some(self).filter(|_| !over)))
             }
-            // Cut off: whoever was told nothing for a while is told how things stand.
+            // Cut off: whoever got nothing for a while gets the current state.
             Ok(None) => {
                 self.listener = api.node.event_hub().listen(self.session.number);
                 match standing(&api, &self.session).await {

@@ -180,7 +180,7 @@ async fn who_releases_is_notified_once_and_so_are_others_of_the_session() {
             || Asked::Release(proto::StreamRelease { resource: "g/1".into(), token: None, rest_ms: None });
         let released = one.ask(session, Some(2 * round + 2), release()).await;
         assert!(matches!(released, Content::Released(ref released) if released.released), "{released:?}");
-        let Content::PushEnded(ended) = other.next().await else { panic!("the other one is not told") };
+        let Content::PushEnded(ended) = other.next().await else { panic!("the other one is not notified") };
         assert_eq!((ended.token, ended.why()), (round + 1, proto::EndReason::Released));
         // Nothing came in between, and a release of nothing leaves nothing behind that would hide the next one's end.
         let nothing = one.ask(session, None, release()).await;

@@ -114,7 +114,7 @@ pub async fn serve(
             biased;
             () = api.stopping() => break Some(failed(Failure::Stopping)),
             // Some events are lost to this stream: it was too slow, or a snapshot took their place. Whoever opens
-            // another and attaches is told how things stand.
+            // another and attaches gets the current state.
             () = stream.subscriber.cut_off() => {
                 break Some(ApiError::overloaded("this stream's events", Duration::ZERO));
             }

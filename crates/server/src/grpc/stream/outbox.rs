@@ -43,7 +43,7 @@ struct PendingFrames {
     bytes: usize,
     /// How many of them are answers.
     answers: u32,
-    /// What the client may send on top of what it was told before.
+    /// What the client may send on top of the credit that it was granted before.
     grant: u32,
     /// What the server may still send.
     room: u64,

@@ -152,7 +152,7 @@ fn caller(number: u64) -> Caller {
 async fn submit(commands: &Commands, command: Command) -> Result<Done, CallError> {
     let (sender, outcome) = tokio::sync::oneshot::channel();
     commands.submit(command, Box::new(move |answer| drop(sender.send(answer))));
-    outcome.await.expect("it is told")
+    outcome.await.expect("it has an outcome")
 }
 
 async fn release(commands: &Commands, number: u64) -> Result<Done, CallError> {
