@@ -1,4 +1,4 @@
-//! What the machine tells the world: events, grouped by revision. Watchers get them, waiters receive their
+//! What the machine reports: events, grouped by revision. Watchers get them, waiters receive their
 //! grants by them, and the history that people read is made of them.
 
 use alloc::sync::Arc;

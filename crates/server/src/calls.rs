@@ -1,7 +1,7 @@
 //! What both surfaces can ask of a node, in checked types: one function per call.
 //!
 //! Handlers decode, ask here, and encode. Nothing here decides anything about leases; it takes a turn, puts
-//! the command through the log or looks at the machine, and gives refusals and failures their words.
+//! the command through the log or looks at the machine, and words refusals and failures.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! From a follower to the leader and back: any one endpoint works, because what arrives at a follower is
-//! carried to the leader over the peer port. Nothing is redirected, and nothing is decided here.
+//! From a follower to the leader and back: any one endpoint works, because a follower forwards what it gets
+//! to the leader over the peer port. Nothing is redirected, and nothing is decided here.
 //!
 //! Commands (`forward/commands.rs`) and renewals (`forward/renewals.rs`) travel in batches, each with
 //! bounded queues of its own. `forward/handler.rs` is the leader's side.

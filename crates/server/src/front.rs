@@ -1,4 +1,4 @@
-//! What stands between a connection and a handler, for HTTP and gRPC alike.
+//! Admission: everything between a connection and a handler, for HTTP and gRPC alike.
 //!
 //! The front decides who is let in: a foreign web page is not, a body too large or too slow is not, and past
 //! a number of requests under way the next one is refused with a time to retry. Renewals have turns and room of their

@@ -1,4 +1,4 @@
-//! A list that nearly always has one element: that one stands in the record itself and not in memory of its own.
+//! A list that nearly always has one element: that one is stored in the record itself, without an allocation.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,5 +1,5 @@
 //! Giving up: how a lease is released, cancelled, transferred, revoked by notice or at once; and how the kind of a
-//! resource that nobody has is changed.
+//! free resource is changed.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;

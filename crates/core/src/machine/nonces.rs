@@ -1,6 +1,6 @@
 //! Which session a nonce opened, and which nonces can open nothing any more.
 //!
-//! Of a session's nonce only the first half and the session's number are kept here: the whole nonce stands in the
+//! Of a session's nonce only the first half and the session's number are kept here: the whole nonce is in the
 //! session's record. One nonce opens one session: once that has ended, or its acquire was refused or cancelled, a
 //! late copy of the request must not open a second one.
 

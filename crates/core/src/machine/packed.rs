@@ -1,4 +1,4 @@
-//! An ordered set of small values in rows without gaps, for indexes that take in most values at their end and give most of them
+//! An ordered set of small values in arrays without gaps, for indexes that take in most values at their end and give most of them
 //! back at their beginning: half the memory of a tree, whose leaves are then half empty.
 
 use alloc::collections::VecDeque;

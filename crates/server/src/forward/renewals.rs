@@ -1,4 +1,4 @@
-//! Renewals on their way from a follower to its leader: everything that comes together while one message is
+//! Renewals on their way from a follower to its leader: whatever gathers while one message is
 //! being made goes into the next one.
 
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! `GET /v1/sessions:events`: what happens to the caller's session, as server-sent events.
 //!
 //! These are hints, so that a holder with plain HTTP need not wait for its next renewal to learn of a grant, a notice
-//! or an end. Nothing may rely on them: what counts is the renewal's answer. The first message says how things stand;
-//! so does another one whenever something was missed (the reader was slow, or a snapshot took the machine's place).
+//! or an end. Nothing may rely on them: what counts is the renewal's answer. The first message has the current state;
+//! another one follows whenever something was missed (the reader was slow, or a snapshot was installed).
 //! The stream ends with the session.
 
 use std::sync::Arc;
