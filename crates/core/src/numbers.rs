@@ -180,6 +180,10 @@ impl Nonce {
 pub struct TransmissionId([u8; 16]);
 
 impl TransmissionId {
+    /// Stands in a list of transmissions for a caller that hangs up without undoing anything, because it can
+    /// repeat its acquire. No node ever draws it, so nothing undoes it.
+    pub(crate) const NEVER_UNDONE: Self = Self([0; 16]);
+
     /// Wraps 128 random bits.
     pub const fn new(bits: [u8; 16]) -> Self {
         Self(bits)

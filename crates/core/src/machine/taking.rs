@@ -12,7 +12,8 @@ use crate::answer::{Answer, Done, Refusal};
 use crate::command::{Acquire, AcquireBy, Mode, Open, Policies, Wait};
 use crate::event::EndReason;
 use crate::names::ResourceName;
-use crate::numbers::SessionNumber;
+use crate::numbers::{SessionNumber, TransmissionId};
+use crate::version::FormatVersion;
 
 /// Whether holders whose session has lapsed count.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -180,8 +181,7 @@ impl Machine {
         }
         match self.make_way(acquire, &known) {
             Ok(()) => {
-                // A session of its own ends with the undo of its one transmission; no lease need name it.
-                let transmission = acquire.transmission.filter(|_| !self.session(session).plain);
+                let transmission = self.named_transmission(session, acquire);
                 let pairs = acquire.resources.iter().zip(&known);
                 let numbers: Vec<ResourceNumber> =
                     pairs.map(|(name, known)| known.unwrap_or_else(|| self.named(name))).collect();
@@ -286,12 +286,24 @@ impl Machine {
         if !repeats {
             return Some(Err(self.held_refusal(twice, Duration::ZERO)));
         }
-        if let Some(transmission) = acquire.transmission.filter(|_| !self.session(session).plain)
-            && let Err(refusal) = self.attach_transmission(waiter, transmission)
-        {
+        if let Err(refusal) = self.joins(waiter, self.named_transmission(session, acquire)) {
             return Some(Err(refusal));
         }
         Some(Ok(self.queued_answer(waiter)))
+    }
+
+    /// The transmission that a waiter or a lease names, of an acquire by this session. The one that opened the session
+    /// is not named: the session ends with its undo.
+    pub(super) fn named_transmission(
+        &self,
+        session: SessionNumber,
+        acquire: &Acquire,
+    ) -> Option<TransmissionId> {
+        let session = self.session(session);
+        acquire.transmission.filter(|transmission| match self.state.format >= FormatVersion::V2 {
+            true => session.nonce != Some(transmission.nonce()),
+            false => !session.plain,
+        })
     }
 
     /// How many leases a session will have more if everything that it waits for is granted.
