@@ -113,7 +113,7 @@ impl<'a, T> IntoIterator for &'a Few<T> {
     }
 }
 
-// What counts is what is in it, not how it is kept: replicas came to it on different ways.
+// What counts is what is in it, not how it is kept: replicas may have reached it differently.
 impl<T: PartialEq> PartialEq for Few<T> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
