@@ -28,6 +28,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Sleep;
 use tower::ServiceExt;
 
+use crate::access::may_call;
 use crate::call_table::{Call, CallRow, Cost, OTHER, Routes};
 use crate::connections::RequestGuard;
 use crate::context::CallContext;
@@ -274,13 +275,16 @@ impl Front {
         let (mut response, binding, name) = match (asked.let_in(&mut request), found) {
             (Err(error), _) => (Refused(error).into_response(), None, ""),
             (Ok(_), Err(missing)) => (http::missing(missing, &method, &path), None, ""),
-            (Ok(unread), Ok(found)) => {
-                let (parts, body) = request.into_parts();
-                let body = Body::new(asked.metered(body, unread));
-                let request = HttpRequest::new(parts, body, found.name.map(str::to_owned));
-                let answered = (found.binding.handler)(self.api.clone(), asked.context.clone(), request);
-                (answered.await, Some(found.binding), found.shown_name())
-            }
+            (Ok(unread), Ok(found)) => match may_call(&self.api.node, &asked.context).await {
+                Err(error) => (Refused(error).into_response(), Some(found.binding), found.shown_name()),
+                Ok(()) => {
+                    let (parts, body) = request.into_parts();
+                    let body = Body::new(asked.metered(body, unread));
+                    let request = HttpRequest::new(parts, body, found.name.map(str::to_owned));
+                    let answered = (found.binding.handler)(self.api.clone(), asked.context.clone(), request);
+                    (answered.await, Some(found.binding), found.shown_name())
+                }
+            },
         };
         response = http::finish(response, &method, binding);
         if let Some(date) = http_date(self.api.clock.wall()).and_then(|date| date.parse().ok()) {
@@ -301,18 +305,21 @@ impl Front {
         let response = match (asked.let_in(&mut request), found) {
             (Err(error), _) => grpc::status(error).into_http(),
             (Ok(_), None) => grpc::status(http::no_such_call(request.uri().path())).into_http(),
-            (Ok(unread), Some((_, binding))) => {
-                let request = request.map(|body| Body::new(asked.metered(body, unread)));
-                match binding {
-                    Some(binding) => {
-                        (binding.handler)(self.api.clone(), asked.context.clone(), request).await
+            (Ok(unread), Some((_, binding))) => match may_call(&self.api.node, &asked.context).await {
+                Err(error) => grpc::status(error).into_http(),
+                Ok(()) => {
+                    let request = request.map(|body| Body::new(asked.metered(body, unread)));
+                    match binding {
+                        Some(binding) => {
+                            (binding.handler)(self.api.clone(), asked.context.clone(), request).await
+                        }
+                        None => match self.grpc_services.oneshot(request).await {
+                            Ok(response) => response,
+                            Err(never) => match never {},
+                        },
                     }
-                    None => match self.grpc_services.oneshot(request).await {
-                        Ok(response) => response,
-                        Err(never) => match never {},
-                    },
                 }
-            }
+            },
         };
         let method = found.and_then(|(_, binding)| binding).map_or("-", |binding| binding.path);
         asked.answered(&response, method, "");

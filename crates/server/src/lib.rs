@@ -4,6 +4,7 @@
 //! never decides who holds a lease; that is `tenure_core`'s machine, and when time has passed is its
 //! proposer's. Start reading at [`Node`], then `leader_loop` for how an entry comes about.
 
+mod access;
 mod acquire;
 mod admin;
 mod answer_size;

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{ArmedView, EndReason, FenceView, Margins};
+use tenure_core::{ArmedView, EndReason, FenceView, Identity, Margins};
 use tenure_replica::Role;
 
+use crate::access::Access;
 use crate::node::Node;
 use crate::tally::Durations;
 
@@ -165,18 +166,18 @@ impl Traffic {
 }
 
 /// The whole page.
-pub(crate) fn render(node: &Node, traffic: &Traffic) -> String {
+pub(crate) fn render(node: &Node, identity: &Identity, traffic: &Traffic) -> String {
     let mut page = Page(String::with_capacity(16 << 10));
     page.gauge("tenure_build_info", "Always 1; the version is in the label.")
         .labelled(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-    render_machine(node, &mut page);
+    render_machine(node, identity, &mut page);
     render_tally(node, &mut page);
     render_replica(node, &mut page);
     traffic.render(&mut page);
     page.0
 }
 
-fn render_machine(node: &Node, page: &mut Page) {
+fn render_machine(node: &Node, identity: &Identity, page: &mut Page) {
     let (counts, totals, revision, token, time, margins) = node.glance(|machine| {
         let token = machine.last_token().map_or(0, |token| token.get());
         let (revision, margins) = (machine.revision().get(), machine.margins().clone());
@@ -232,7 +233,7 @@ fn render_machine(node: &Node, page: &mut Page) {
     hung_up.labelled(&[("outcome", "failed")], hang_ups.failed.load(Relaxed));
     page.counter("tenure_fence_refusals_total", "Stale writes refused by fences, as they reported.")
         .value(totals.refused);
-    render_fences(node, page);
+    render_fences(node, identity, page);
     page.counter("tenure_register_refusals_total", "Stale guarded writes that the registers refused.")
         .value(totals.register_refusals);
     page.counter("tenure_holder_pauses_total", "Pauses that holders reported.").value(totals.pauses);
@@ -244,9 +245,11 @@ fn render_machine(node: &Node, page: &mut Page) {
 const FENCES_MAX: usize = 1_000;
 
 /// Which fence has installed which token, and what each has prevented.
-fn render_fences(node: &Node, page: &mut Page) {
+fn render_fences(node: &Node, identity: &Identity, page: &mut Page) {
     let (fences, all) = node.glance(|machine| {
-        let shown: Vec<FenceView> = machine.all_fences().take(FENCES_MAX).collect();
+        let access = Access::new(machine, identity);
+        let seen = machine.all_fences().filter(|fence| access.reads_resource(&fence.resource));
+        let shown: Vec<FenceView> = seen.take(FENCES_MAX).collect();
         (shown, machine.counts().fences)
     });
     page.gauge("tenure_fences", "Fences of all resources; the first thousand are shown one by one.")

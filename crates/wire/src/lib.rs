@@ -37,6 +37,9 @@ pub use forward::{
     ForwardFailure, Forwarded, ForwardedReply, decode_forwarded, decode_forwarded_reply, encode_forwarded,
     encode_forwarded_reply,
 };
-pub use log::{command_fits, decode_command, decode_entry, encode_command, encode_entry, encode_entry_head};
+pub use log::{
+    command_fits, decode_command, decode_entry, encode_command, encode_command_of, encode_entry,
+    encode_entry_head,
+};
 pub use messages::Messages;
 pub use snapshot::{read_snapshot, state_hash, write_snapshot};

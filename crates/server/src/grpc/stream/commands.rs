@@ -282,10 +282,14 @@ impl Commands {
         }
         // Listened to before it is looked at, so that nothing falls in between.
         self.listen(id);
-        let mut own = self.api.node.glance(|machine| machine.own_session(&id));
+        let identity = self.context.identity.clone();
+        let look = |machine: &tenure_core::Machine| {
+            machine.own_session(&id).filter(|_| machine.knows_as(&identity, &id))
+        };
+        let mut own = self.api.node.glance(look);
         if own.is_none() {
             // This node may be behind: only a confirmed reading may say that a session is unknown.
-            own = match self.api.node.read(|machine| machine.own_session(&id)).await {
+            own = match self.api.node.read(look).await {
                 Ok(own) => own,
                 Err(failure) => {
                     self.sessions.remove(id.number);
