@@ -124,6 +124,7 @@ fn used_before<T>(done: &Done) -> Result<T, ApiError> {
 impl Api {
     /// Puts a short command through the log.
     async fn submit(&self, context: &CallContext, command: Command) -> Result<Done, ApiError> {
+        context.note(&command);
         let _turn = self.turn(context.row.cost)?;
         Ok(self.node.submit(&context.identity, &command).await.map_err(failed)??)
     }
@@ -224,6 +225,9 @@ impl Api {
             ));
         }
         let poll = poll_ms.map(Duration::from_millis);
+        if context.subject.is_some() {
+            context.note(&Command::Acquire(Box::new(acquire.clone())));
+        }
         let acquired = if acquire.wait == Wait::No {
             let _turn = self.turn(Cost::Command)?;
             self.node.acquire(&context.identity, acquire, poll).await

@@ -8,6 +8,8 @@ mod access;
 mod acquire;
 mod admin;
 mod answer_size;
+mod audit;
+mod auth;
 mod bounded;
 #[doc(hidden)]
 pub mod call_table;
@@ -41,6 +43,8 @@ mod tests;
 mod upgrade;
 mod watching;
 
+pub use audit::{AuditFileLimits, AuditOptions, AuditPlace, AuditScope};
+pub use auth::{Algorithm, ClientCertificate, IdentityLimits, JwtIssuer, SignedBy};
 pub use config::Config;
 pub use event_files::EventFileOptions;
 pub use event_hub::{EventHub, Listener};

@@ -13,6 +13,7 @@ use tenure_core::{ArmedView, EndReason, FenceView, Identity, Margins};
 use tenure_replica::Role;
 
 use crate::access::Access;
+use crate::front::Callers;
 use crate::node::Node;
 use crate::tally::Durations;
 
@@ -166,7 +167,7 @@ impl Traffic {
 }
 
 /// The whole page.
-pub(crate) fn render(node: &Node, identity: &Identity, traffic: &Traffic) -> String {
+pub(crate) fn render(node: &Node, identity: &Identity, traffic: &Traffic, callers: &Callers) -> String {
     let mut page = Page(String::with_capacity(16 << 10));
     page.gauge("tenure_build_info", "Always 1; the version is in the label.")
         .labelled(&[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -174,7 +175,44 @@ pub(crate) fn render(node: &Node, identity: &Identity, traffic: &Traffic) -> Str
     render_tally(node, &mut page);
     render_replica(node, &mut page);
     traffic.render(&mut page);
+    render_callers(callers, &mut page);
     page.0
+}
+
+fn render_callers(callers: &Callers, page: &mut Page) {
+    let (proved, refused) = callers.gate.counts();
+    let mut identified =
+        page.counter("tenure_identified_requests_total", "Requests whose caller proved who it is, by what.");
+    for (proof, count) in proved {
+        identified.labelled(&[("by", proof.as_str())], count);
+    }
+    page.counter(
+        "tenure_unauthenticated_requests_total",
+        "Requests refused because what they presented is not believed.",
+    )
+    .value(refused);
+    page.gauge("tenure_active_identities", "Identities with something under way on this node.")
+        .value(callers.shares.identities());
+    if !callers.gate.issuers().is_empty() {
+        let (reloads, failures) = callers.gate.issuers().counts();
+        page.counter("tenure_jwks_reloads_total", "Changed files of issuers' keys that were read again.")
+            .value(reloads);
+        page.counter(
+            "tenure_jwks_reload_failures_total",
+            "Changed files of issuers' keys that could not be used; the old keys stayed.",
+        )
+        .value(failures);
+    }
+    if let Some((written, dropped, failing)) = callers.audit.counts() {
+        page.counter("tenure_audit_lines_total", "Lines of the audit log written.").value(written);
+        page.counter(
+            "tenure_audit_lines_dropped_total",
+            "Lines of the audit log lost: they could not be written, or too many waited for it.",
+        )
+        .value(dropped);
+        page.gauge("tenure_audit_failing", "1 while the audit log cannot be written.")
+            .value(u8::from(failing));
+    }
 }
 
 fn render_machine(node: &Node, identity: &Identity, page: &mut Page) {

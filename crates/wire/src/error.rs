@@ -157,6 +157,8 @@ codes! {
     ChangeInProgress = "change_in_progress", 409, FailedPrecondition, NotApplied;
     /// The agreed format version cannot say this, or not every member knows the next one.
     UpgradeNeeded = "upgrade_needed", 409, FailedPrecondition, NotApplied;
+    /// The audit log cannot be written, and this node does nothing that is not recorded.
+    AuditFailed = "audit_failed", 503, Unavailable, NotApplied;
     /// A bug of this node; its log says more.
     Internal = "internal", 500, Internal, Unknown;
 }

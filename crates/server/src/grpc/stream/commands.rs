@@ -214,10 +214,12 @@ impl Commands {
             Ok(held) => held,
             Err(error) => return self.answer(number, session, Content::Error(error.into())),
         };
+        let record = self.context.frame(&self.api.callers.audit, &command);
         if opens {
             // A session that this stream opened is attached to it, which only this task can do.
             let opened = self.opened.clone();
             let reply = Box::new(move |answer| {
+                record.iter().for_each(|record| record.answered(&answer));
                 drop(held);
                 drop(opened.send((number, answer)));
             });
@@ -242,6 +244,7 @@ impl Commands {
                 &self.context.identity,
                 Submission::Command(&command),
                 Box::new(move |answer| {
+                    record.iter().for_each(|record| record.answered(&answer));
                     release.iter().for_each(|release| own.answered(release));
                     under_way.answered(answer_bytes);
                     drop(held);
