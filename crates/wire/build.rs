@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use prost::Message;
 
-const FILES: [&str; 9] = [
+const FILES: [&str; 10] = [
     "tenure/v1/common.proto",
     "tenure/v1/sessions.proto",
     "tenure/v1/leases.proto",
@@ -15,6 +15,7 @@ const FILES: [&str; 9] = [
     "tenure/v1/sequencers.proto",
     "tenure/v1/cluster.proto",
     "tenure/v1/stream.proto",
+    "tenure/v1/auth.proto",
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     if let Some(code) = run::helper() {
         return code;
     }
-    let cli = match args::parse() {
+    let mut cli = match args::parse() {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are answers, not errors; clap knows which is which, and where each goes. A
@@ -48,13 +48,18 @@ fn main() -> ExitCode {
         Command::Run(_) | Command::Elect(_) => exit::of_own,
         _ => ExitCode::from,
     };
-    let done = match cli.command {
+    let loaded = match cli.command {
+        // These ask no store.
+        Command::Serve(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
+        _ => cli.globals.load_credential(),
+    };
+    let done = loaded.map_err(CommandError::from).and_then(|()| match cli.command {
         #[cfg(target_os = "linux")]
         Command::Run(args) => commands::run::run(args, &cli.globals, &output),
         #[cfg(target_os = "linux")]
         Command::Elect(args) => commands::elect::run(args, &cli.globals, &output),
         command => carry_out(command, &cli.globals, &output).map(ExitCode::from),
-    };
+    });
     done.unwrap_or_else(|failure| {
         failure.tell(&output);
         code_of(failure.exit())

@@ -8,6 +8,7 @@ use tenure_core::Nonce;
 use tokio::sync::mpsc;
 
 use crate::changes::Changes;
+use crate::credential::{Credential, CredentialError};
 use crate::dial::{Dial, Dialer};
 use crate::embedded::Embedded;
 use crate::endpoints::{Endpoint, Endpoints, InvalidEndpoint};
@@ -30,6 +31,17 @@ pub(crate) struct Shared {
     pub renewer: mpsc::UnboundedSender<ToRenewer>,
     /// Sessions that the store let run out before their deadlines.
     pub early_ends: AtomicU64,
+}
+
+/// Why the environment names no store.
+#[derive(Debug, thiserror::Error)]
+pub enum FromEnvironmentError {
+    /// `TENURE_ENDPOINTS` or `TENURE_AGENT` names nothing.
+    #[error(transparent)]
+    Endpoint(#[from] InvalidEndpoint),
+    /// `TENURE_CREDENTIAL` names no credential.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
 }
 
 /// A client of one store. Cheap to clone; clones share their connections and their renewer.
@@ -59,7 +71,7 @@ impl Client {
     /// cluster can all be replaced, one after the other. The endpoints given here are never dropped. An
     /// address that a node names is used once a node of the same cluster has answered there.
     pub fn connect(endpoints: &Endpoints) -> Client {
-        Client::connected(endpoints, Arc::new(SystemClock), Dialer::Tcp, Execution::Threads)
+        Client::connected(endpoints, Arc::new(SystemClock), Dialer::tcp(endpoints), Execution::Threads)
     }
 
     /// A client of a cluster over a network of the caller's own, living by any clock, running anywhere: for
@@ -70,7 +82,7 @@ impl Client {
         clock: Arc<dyn Clock>,
         execution: Execution,
     ) -> Client {
-        Client::connected(endpoints, clock, Dialer::Own(dial), execution)
+        Client::connected(endpoints, clock, Dialer::over(dial, endpoints), execution)
     }
 
     fn connected(
@@ -83,13 +95,19 @@ impl Client {
         Client::with(Arc::new(store), clock, execution)
     }
 
-    /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (a node on this machine if it
-    /// is not set), asked through the agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or
-    /// just the path).
-    pub fn from_environment() -> Result<Client, InvalidEndpoint> {
+    /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (else what the credential names, else
+    /// a node on this machine), with the credential in the file `TENURE_CREDENTIAL` if that is set, asked through the
+    /// agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or just the path).
+    pub fn from_environment() -> Result<Client, FromEnvironmentError> {
         let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
-        let nodes: Endpoints =
-            set("TENURE_ENDPOINTS").map_or(Ok(Endpoints::default()), |list| list.parse())?;
+        let credential = set("TENURE_CREDENTIAL").map(Credential::load).transpose()?;
+        let mut nodes: Endpoints = match set("TENURE_ENDPOINTS") {
+            Some(list) => list.parse()?,
+            None => credential.as_ref().and_then(Credential::endpoints).unwrap_or_default(),
+        };
+        if let Some(credential) = credential {
+            nodes = nodes.with_credential(credential);
+        }
         let agent = set("TENURE_AGENT").map(|agent| match agent.strip_prefix('/') {
             Some(_) => Ok(Endpoint::agent(agent)),
             None => agent.parse(),

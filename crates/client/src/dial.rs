@@ -8,7 +8,11 @@ use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tonic::transport::{Channel, Uri};
+use tonic::transport::Uri;
+
+use crate::channel::Channel;
+use crate::credential::Credential;
+use crate::endpoints::Endpoints;
 
 /// An ordered byte stream in both directions.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -24,23 +28,40 @@ pub trait Dial: Send + Sync + 'static {
     fn dial(&self, address: String) -> Dialled;
 }
 
+/// How a client makes its connections, and what it presents on them.
+#[derive(Clone, Default)]
+pub(crate) struct Dialer {
+    network: Network,
+    credential: Option<Credential>,
+}
+
 /// The network that a client uses.
 #[derive(Clone, Default)]
-pub(crate) enum Dialer {
+enum Network {
     #[default]
     Tcp,
     Own(Arc<dyn Dial>),
 }
 
 impl Dialer {
+    /// Over TCP.
+    pub fn tcp(endpoints: &Endpoints) -> Dialer {
+        Dialer { network: Network::Tcp, credential: endpoints.credential().cloned() }
+    }
+
+    /// Over a network of the caller's.
+    pub fn over(dial: Arc<dyn Dial>, endpoints: &Endpoints) -> Dialer {
+        Dialer { network: Network::Own(dial), credential: endpoints.credential().cloned() }
+    }
+
     /// Makes a connection.
     pub async fn connect(
         &self,
         endpoint: tonic::transport::Endpoint,
     ) -> Result<Channel, tonic::transport::Error> {
-        match self {
-            Dialer::Tcp => endpoint.connect().await,
-            Dialer::Own(dial) => {
+        let made = match &self.network {
+            Network::Tcp => endpoint.connect().await,
+            Network::Own(dial) => {
                 let dial = dial.clone();
                 let connector = tower::service_fn(move |uri: Uri| {
                     let dialled = dial.dial(uri.authority().map(ToString::to_string).unwrap_or_default());
@@ -48,6 +69,7 @@ impl Dialer {
                 });
                 endpoint.connect_with_connector(connector).await
             }
-        }
+        };
+        Ok(Channel::new(made?, self.credential.clone()))
     }
 }

@@ -6,6 +6,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use crate::credential::Credential;
+
 /// The port of an endpoint that names none.
 pub const DEFAULT_PORT: u16 = 7400;
 
@@ -131,28 +133,45 @@ impl FromStr for Endpoint {
     }
 }
 
-/// At least one endpoint, in the order in which they are tried. Written with commas in between.
+/// At least one endpoint, in the order in which they are tried, and what is presented there. Written with commas in
+/// between, and without the credential.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoints(Vec<Endpoint>);
+pub struct Endpoints {
+    list: Vec<Endpoint>,
+    credential: Option<Credential>,
+}
 
 impl Endpoints {
     /// The endpoints, in order.
     pub fn as_slice(&self) -> &[Endpoint] {
-        &self.0
+        &self.list
+    }
+
+    /// The same store, with this credential presented in every call.
+    #[must_use]
+    pub fn with_credential(self, credential: Credential) -> Endpoints {
+        Endpoints { credential: Some(credential), ..self }
+    }
+
+    /// What is presented in every call.
+    pub fn credential(&self) -> Option<&Credential> {
+        self.credential.as_ref()
     }
 
     /// The same store, asked through this agent first. Whatever the agent leaves unanswered goes to the
     /// others.
     pub fn through(&self, agent: Endpoint) -> Endpoints {
-        let others = self.0.iter().filter(|endpoint| **endpoint != agent).cloned();
-        Endpoints(std::iter::once(agent.clone()).chain(others).collect())
+        let others = self.list.iter().filter(|endpoint| **endpoint != agent).cloned();
+        let list = std::iter::once(agent.clone()).chain(others).collect();
+        Endpoints { list, credential: self.credential.clone() }
     }
 }
 
 impl Default for Endpoints {
     /// A node on this machine that was started without options.
     fn default() -> Self {
-        Endpoints(vec![Endpoint(Place::Node { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT })])
+        let here = Endpoint(Place::Node { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT });
+        Endpoints { list: vec![here], credential: None }
     }
 }
 
@@ -170,13 +189,13 @@ impl FromStr for Endpoints {
         if endpoints.is_empty() {
             return Err(InvalidEndpoint { text: text.to_owned(), why: "it is empty" });
         }
-        Ok(Endpoints(endpoints))
+        Ok(Endpoints { list: endpoints, credential: None })
     }
 }
 
 impl fmt::Display for Endpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, endpoint) in self.0.iter().enumerate() {
+        for (index, endpoint) in self.list.iter().enumerate() {
             if index > 0 {
                 f.write_str(",")?;
             }

@@ -7,7 +7,8 @@ use core::time::Duration;
 
 use crate::command::{KindSetting, Mode};
 use crate::event::EndReason;
-use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
+use crate::identity::{Identity, Verb};
+use crate::names::{FenceName, HolderName, IdentityName, PolicyName, RegisterKey, ResourceName, Scope};
 use crate::numbers::{Generation, Nonce, Revision, SessionId, SessionNumber, Slot, Token, TransmissionId};
 
 /// What applying one command answered.
@@ -169,6 +170,8 @@ pub struct Holding {
     pub notice: Option<EndReason>,
     /// The session has lapsed: the first contender takes it.
     pub lapsed: bool,
+    /// Who opened the session, if that was said. Since format version 2.
+    pub identity: Option<IdentityName>,
 }
 
 /// A true no, with what the caller needs to act on it. None of these changed anything.
@@ -300,6 +303,125 @@ pub enum Refusal {
     },
     /// The tokens below 2^53 are used up.
     TokensExhausted,
+    /// The caller may not do this. Since format version 2.
+    Forbidden(Box<Denial>),
+    /// The caller may do this, but not as much of it. Since format version 2.
+    OverQuota(Box<OverQuota>),
+}
+
+/// Why a caller may not do what it asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Denial {
+    /// Who asked.
+    pub identity: Identity,
+    /// The right that it needs.
+    pub verb: Verb,
+    /// On what; `*` for what concerns the whole cluster, or no name in particular.
+    pub on: Arc<str>,
+    /// Why not.
+    pub why: DenialReason,
+    /// Of its own policies the one that comes nearest.
+    pub nearest: Option<PolicyName>,
+}
+
+/// Why a caller may not do something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DenialReason {
+    /// No policy allows it.
+    NoPolicy,
+    /// Its credential has expired, and takes nothing new.
+    Expired,
+    /// Its credential was revoked, or expired too long ago.
+    Revoked,
+    /// Another identity opened the session.
+    OtherSession,
+    /// Another identity holds the lease of this token.
+    OtherHolder,
+    /// The policy binds the holder to the name of the identity, and the session has another.
+    HolderName,
+    /// It would give a right that the caller does not have itself.
+    BeyondOwn,
+}
+
+impl DenialReason {
+    /// All of them.
+    pub const ALL: [DenialReason; 7] = [
+        DenialReason::NoPolicy,
+        DenialReason::Expired,
+        DenialReason::Revoked,
+        DenialReason::OtherSession,
+        DenialReason::OtherHolder,
+        DenialReason::HolderName,
+        DenialReason::BeyondOwn,
+    ];
+
+    /// The word for it, the same on every surface.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            DenialReason::NoPolicy => "no_policy",
+            DenialReason::Expired => "expired",
+            DenialReason::Revoked => "revoked",
+            DenialReason::OtherSession => "other_session",
+            DenialReason::OtherHolder => "other_holder",
+            DenialReason::HolderName => "holder_name",
+            DenialReason::BeyondOwn => "beyond_own",
+        }
+    }
+}
+
+impl core::fmt::Display for Denial {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Denial { identity, verb, on, why, nearest } = self;
+        match why {
+            DenialReason::NoPolicy => write!(f, "no policy allows {identity} to {verb} {on}")?,
+            DenialReason::Expired => {
+                write!(f, "the credential of {identity} has expired and takes nothing new: {verb} {on}")?;
+            }
+            DenialReason::Revoked => write!(f, "the credential of {identity} was revoked: {verb} {on}")?,
+            DenialReason::OtherSession => {
+                write!(f, "another identity than {identity} opened this session: {verb} {on}")?;
+            }
+            DenialReason::OtherHolder => {
+                write!(f, "another identity than {identity} holds the lease of this token: {verb} {on}")?;
+            }
+            DenialReason::HolderName => {
+                write!(f, "the policy binds the holder to the name of {identity}: {verb} {on}")?;
+            }
+            DenialReason::BeyondOwn => {
+                write!(f, "{identity} cannot give more than it may itself: {verb} {on}")?;
+            }
+        }
+        match nearest {
+            Some(nearest) => write!(f, " (the nearest policy is {nearest})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What a policy allows no more of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OverQuota {
+    /// Who asked.
+    pub identity: Identity,
+    /// Which limit, as [`Quotas`](crate::Quotas) names it.
+    pub limit: &'static str,
+    /// Its value; of `ttl_max` in milliseconds.
+    pub max: u64,
+    /// What there would be.
+    pub used: u64,
+    /// The policy that sets it.
+    pub policy: Option<PolicyName>,
+}
+
+impl core::fmt::Display for OverQuota {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let OverQuota { identity, limit, max, used, policy } = self;
+        write!(f, "{identity} would have {used} of {limit}, and ")?;
+        match policy {
+            Some(policy) => write!(f, "policy {policy} allows {max}"),
+            None => write!(f, "no policy allows more than {max}"),
+        }
+    }
 }
 
 /// What an acquire that was queued is found by when its wait ends: known to whoever sent it before it is sent.

@@ -7,12 +7,14 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use crate::event::EndReason;
+use crate::identity::{CredentialId, Identity};
 use crate::limits::Limits;
 use crate::machine::state::{
-    BackupBase, RegisterNumber, RegisterRecord, Resource, ResourceNumber, State, UsedNonce,
+    BackupBase, Credential, RegisterNumber, RegisterRecord, Resource, ResourceNumber, State, UsedNonce,
 };
-use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
+use crate::names::{FenceName, HolderName, IdentityName, PolicyName, RegisterKey, ResourceName, Scope};
 use crate::numbers::{Nonce, RestoreId, Revision, Secret, SessionId, SessionNumber, Token, TransmissionId};
+use crate::policy::Policy;
 use crate::time::{ClusterTime, WallTime};
 use crate::version::FormatVersion;
 
@@ -225,6 +227,74 @@ pub enum Command {
         /// The version that every member supports.
         to: FormatVersion,
     },
+    /// A command of a caller that has said who it is. What stands alone is from anyone. Since format version 2.
+    As(Box<Attributed>),
+    /// Makes a credential known. Since format version 2.
+    PutCredential(Box<PutCredential>),
+    /// Ends a credential: nothing is done with it any more, and its leases get notice. Since format version 2.
+    RevokeCredential {
+        /// The credential.
+        id: CredentialId,
+        /// Its leases end at once, where only fences protect.
+        now: bool,
+    },
+    /// Adds or replaces a policy. Leases that nothing allows any more get notice. Since format version 2.
+    PutPolicy(Box<PutPolicy>),
+    /// Takes a policy away. Leases that nothing allows any more get notice. Since format version 2.
+    RemovePolicy {
+        /// The policy.
+        name: PolicyName,
+        /// The leases end at once, where only fences protect.
+        now: bool,
+    },
+    /// From now on the policies count, or they do not. Since format version 2.
+    SetEnforced {
+        /// Whether they count.
+        enforced: bool,
+    },
+}
+
+/// A command, and who it is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributed {
+    /// Who.
+    pub identity: Identity,
+    /// What; never attributed itself.
+    pub command: Command,
+}
+
+/// Makes a credential known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutCredential {
+    /// Its public half.
+    pub id: CredentialId,
+    /// Whom it makes its bearer.
+    pub name: IdentityName,
+    /// The SHA-256 of its secret half.
+    pub hash: [u8; 32],
+    /// When it expires, by the calendar.
+    pub expires: Option<WallTime>,
+}
+
+/// Adds or replaces a policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PutPolicy {
+    /// Its name.
+    pub name: PolicyName,
+    /// What it allows.
+    pub policy: Policy,
+    /// Leases that nothing allows any more end at once, where only fences protect.
+    pub now: bool,
+}
+
+impl Command {
+    /// The command itself, and who it is from.
+    pub fn attributed(&self) -> (&Identity, &Command) {
+        match self {
+            Command::As(attributed) => (&attributed.identity, &attributed.command),
+            command => (&Identity::Anyone, command),
+        }
+    }
 }
 
 /// What a restore begins with: enough to refuse it before anything large is sent.
@@ -276,12 +346,17 @@ pub struct BackupRecords {
     pub registers: Vec<(RegisterNumber, RegisterRecord)>,
     /// Nonces that can open nothing any more, the oldest first.
     pub used_nonces: Vec<UsedNonce>,
+    /// Credentials, in the order of their ids. Since format version 2.
+    pub credentials: Vec<(CredentialId, Credential)>,
+    /// Policies, in the order of their names. Since format version 2.
+    pub policies: Vec<(PolicyName, Policy)>,
 }
 
 impl BackupRecords {
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.resources.len() + self.registers.len() + self.used_nonces.len()
+        let authority = self.credentials.len() + self.policies.len();
+        self.resources.len() + self.registers.len() + self.used_nonces.len() + authority
     }
 
     /// Whether there is none.

@@ -6,7 +6,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::command::Mode;
-use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
+use crate::names::{FenceName, HolderName, IdentityName, RegisterKey, ResourceName, Scope};
 use crate::numbers::{Generation, Revision, SessionNumber, Slot, Token};
 use crate::time::WallTime;
 
@@ -70,6 +70,32 @@ pub struct Event {
     pub wall: WallTime,
     /// What changed.
     pub kind: EventKind,
+    /// Who opened the session that it is about; of what has no session, who changed it. `None` if that was not said.
+    pub identity: Option<IdentityName>,
+}
+
+impl EventKind {
+    /// The session that it is about.
+    pub fn session(&self) -> Option<SessionNumber> {
+        match self {
+            EventKind::Opened { session, .. }
+            | EventKind::Closed { session, .. }
+            | EventKind::Lapsed { session, .. }
+            | EventKind::Granted { session, .. }
+            | EventKind::Ended { session, .. }
+            | EventKind::Noticed { session, .. }
+            | EventKind::Queued { session, .. }
+            | EventKind::Unqueued { session, .. }
+            | EventKind::Paused { session, .. } => Some(*session),
+            EventKind::Put { .. }
+            | EventKind::Deleted { .. }
+            | EventKind::Barrier { .. }
+            | EventKind::Armed { .. }
+            | EventKind::Refused { .. }
+            | EventKind::BecameLeader { .. }
+            | EventKind::Changed { .. } => None,
+        }
+    }
 }
 
 /// What changed.

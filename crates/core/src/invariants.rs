@@ -24,6 +24,7 @@ impl Machine {
             self.tokens_rise(resource);
             self.waiters_move(number, resource);
         }
+        self.assert_counts();
     }
 
     /// No exclusive resource has two holders, no slot is given twice, and holder and lease name each other.

@@ -27,6 +27,7 @@ mod names;
 mod numbers;
 mod pace;
 mod permit;
+mod policy;
 mod proposer;
 mod time;
 mod timing;
@@ -34,34 +35,41 @@ mod tuning;
 mod version;
 
 pub use answer::{
-    Answer, Done, Grant, Holding, Refusal, Register, RenewalAnswer, RenewalEvents, Resolved, WaitKey,
+    Answer, Denial, DenialReason, Done, Grant, Holding, OverQuota, Refusal, Register, RenewalAnswer,
+    RenewalEvents, Resolved, WaitKey,
 };
 pub use command::{
-    Acquire, AcquireBy, BackupRecords, Caller, Command, Compare, CompareField, CompareOp, Entry, Guard,
-    KindSetting, Mode, Open, Operation, Policies, Renewal, RestoreBegin, RestorePiece, Settings, Wait, Write,
+    Acquire, AcquireBy, Attributed, BackupRecords, Caller, Command, Compare, CompareField, CompareOp, Entry,
+    Guard, KindSetting, Mode, Open, Operation, Policies, PutCredential, PutPolicy, Renewal, RestoreBegin,
+    RestorePiece, Settings, Wait, Write,
 };
 pub use event::{EndReason, Event, EventKind};
 pub use fence::{Fenced, Mark, Progress};
 pub use holder::{Holder, HolderOptions, Jeopardy, LeaseEnd, LeaseState, NoPermit, Suspect, Taken};
-pub use identity::{Identity, Verb};
+pub use identity::{CredentialId, Identity, Verb};
 pub use limits::{
-    HISTORY_LEASE_BYTES, Limits, NONCE_REFUSED_FOR, RESTORE_KEPT_FOR, RESTORE_PIECE_BYTES_MAX,
-    RESTORE_PIECE_RECORDS_MAX, TRANSMISSIONS_PER_WAITER_MAX, USED_NONCES_MAX,
+    CREDENTIALS_MAX, EXPIRED_CREDENTIAL_KEEPS_FOR, HISTORY_LEASE_BYTES, Limits, NONCE_REFUSED_FOR,
+    POLICIES_MAX, POLICY_PARTS_MAX, RESTORE_KEPT_FOR, RESTORE_PIECE_BYTES_MAX, RESTORE_PIECE_RECORDS_MAX,
+    TRANSMISSIONS_PER_WAITER_MAX, USED_NONCES_MAX,
 };
+pub use machine::authority::Standing;
 pub use machine::few::Few;
-pub use machine::state::HistoryLimit;
+pub use machine::state::{Credential, HistoryLimit};
 pub use machine::view::{
     ArmedView, Counts, DroppedLeases, FenceView, HistoryView, LeaseView, NewestDropped, OwnLease, OwnSession,
     OwnWait, PastLease, SCANNED_PER_PAGE_MAX, SessionView, WAITERS_SHOWN_MAX, WaiterView,
 };
 pub use machine::{Applied, Contradiction, DiscardedStaging, Machine, Margins, StagingView, Succession};
-pub use names::{FenceName, HolderName, InvalidName, RegisterKey, ResourceName, Scope};
+pub use names::{
+    FenceName, HolderName, IdentityName, InvalidName, PolicyName, RegisterKey, ResourceName, Scope,
+};
 pub use numbers::{
     Generation, InvalidSessionId, InvalidToken, Nonce, RestoreId, Revision, Secret, SessionId, SessionNumber,
     Slot, Token, TransmissionId,
 };
 pub use pace::LeaderPace;
 pub use permit::{Permit, PermitCount, ReadPermit};
+pub use policy::{HolderRule, Policy, Prefix, Quotas, Verbs, Verdict, Who};
 pub use proposer::{MachineTime, Message, Proposer, ProposerLimits, QueueKind, Sealed, Turned, Waiting};
 pub use time::{ClusterTime, Moment, Span, WallTime};
 pub use timing::{Bounds, BrokenTiming, Deadline, Timing, TimingNumbers};

@@ -54,6 +54,20 @@ pub const RESTORE_PIECE_BYTES_MAX: usize = 1 << 20;
 /// become the cluster's own limits, so staging takes no more memory than the restored cluster may.
 pub const RESTORE_KEPT_FOR: Duration = Duration::from_secs(600);
 
+/// Policies of one cluster: a decision is quick with many more, but all are made again into an index whenever one
+/// changes.
+pub const POLICIES_MAX: usize = 4_096;
+
+/// Identities, and prefixes, of one policy.
+pub const POLICY_PARTS_MAX: usize = 256;
+
+/// Credentials of one cluster. Past it those that are revoked or long expired are forgotten first.
+pub const CREDENTIALS_MAX: usize = 65_536;
+
+/// How long a credential that has expired still keeps what it holds: renews, releases, closes. Whoever forgot to
+/// replace it has this long, and takes nothing new meanwhile.
+pub const EXPIRED_CREDENTIAL_KEEPS_FOR: Duration = Duration::from_secs(24 * 3600);
+
 /// The limits that the machine enforces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {

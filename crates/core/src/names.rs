@@ -17,11 +17,11 @@ pub struct InvalidName {
 }
 
 impl InvalidName {
-    fn new(what: &'static str, why: impl Into<String>) -> Self {
+    pub(crate) fn new(what: &'static str, why: impl Into<String>) -> Self {
         Self { what, why: why.into() }
     }
 
-    /// What kind of name was refused: `resource`, `holder`, `key` or `fence`.
+    /// What kind of name was refused: `resource`, `holder`, `key`, `fence`, `identity`, `policy` and so on.
     pub fn what(&self) -> &'static str {
         self.what
     }
@@ -118,6 +118,46 @@ text_name!(
     /// The name under which a resource knows one of its fences, such as `postgres:orders`: 1 to 128 bytes.
     FenceName, "fence", check_fence
 );
+
+text_name!(
+    /// Who a caller has proved to be, 1 to 256 bytes: where the proof comes from, and the name there, so that none
+    /// collide: `cred/NAME`, `cert/NAME`, `jwt/ISSUER/SUBJECT`, `host/HOST/uid/NUMBER`.
+    IdentityName, "identity", check_identity
+);
+
+text_name!(
+    /// The name of a policy: 1 to 128 letters, digits, `-`, `_` and `.`.
+    PolicyName, "policy", check_policy
+);
+
+impl IdentityName {
+    /// Where an identity can come from.
+    pub const SOURCES: [&'static str; 4] = ["cred", "cert", "jwt", "host"];
+
+    /// The name without its source.
+    pub fn within_source(&self) -> &str {
+        self.0.split_once('/').map_or(&self.0, |(_, name)| name)
+    }
+}
+
+fn check_identity(text: &str) -> Result<(), InvalidName> {
+    check_text("identity", text, 256)?;
+    match text.split_once('/') {
+        Some((source, name)) if IdentityName::SOURCES.contains(&source) && !name.is_empty() => Ok(()),
+        _ => Err(InvalidName::new(
+            "identity",
+            "it begins with cred/, cert/, jwt/ or host/, and a name follows",
+        )),
+    }
+}
+
+fn check_policy(text: &str) -> Result<(), InvalidName> {
+    check_text("policy", text, 128)?;
+    match text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte)) {
+        true => Ok(()),
+        false => Err(InvalidName::new("policy", "it has letters, digits, `-`, `_` and `.` only")),
+    }
+}
 
 fn check_resource(text: &str) -> Result<(), InvalidName> {
     check_text("resource", text, 512)?;
@@ -244,6 +284,16 @@ mod tests {
         }
         assert!("x".repeat(512).parse::<ResourceName>().is_ok());
         assert!("x".repeat(513).parse::<ResourceName>().is_err());
+    }
+
+    #[test]
+    fn identities_name_their_source() {
+        for good in ["cred/a", "cert/spiffe://x/y", "jwt/https://issuer/sub", "host/h/uid/0"] {
+            assert!(good.parse::<IdentityName>().is_ok(), "{good}");
+        }
+        for bad in ["", "a", "cred", "cred/", "/a", "Cred/a", "anyone", "operator", "node", "cred/a\n"] {
+            assert!(bad.parse::<IdentityName>().is_err(), "{bad:?}");
+        }
     }
 
     #[test]

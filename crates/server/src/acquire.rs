@@ -185,7 +185,7 @@ impl Node {
                         let reason = "this node lost touch with its leader while the acquire was queued".into();
                         return Err(Failure::Unknown { reason });
                     }
-                    _ = renew.tick(), if keeps_alive => { let _ = self.renew(vec![(session, 0)]).await; }
+                    _ = renew.tick(), if keeps_alive => { let _ = self.renew(identity, vec![(session, 0)]).await; }
                 }
             };
             match ended {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tenure_core::{
     Acquire, AcquireBy, Command, Done, FenceView, Grant, HistoryView, HolderName, Holding, LeaseView,
     Machine, OwnSession, Refusal, Register, RegisterKey, RenewalAnswer, ResourceName, Revision, SessionId,
-    SessionNumber, SessionView, Token, Wait,
+    SessionNumber, SessionView, Token, Verb, Wait,
 };
 use tenure_replica::Role;
 use tenure_wire::{ApiError, Captured, Code, json, words};
@@ -124,6 +124,7 @@ fn used_before<T>(done: &Done) -> Result<T, ApiError> {
 impl Api {
     /// Puts a short command through the log.
     async fn submit(&self, context: &CallContext, command: Command) -> Result<Done, ApiError> {
+        context.note(&command);
         let _turn = self.turn(context.row.cost)?;
         Ok(self.node.submit(&context.identity, &command).await.map_err(failed)??)
     }
@@ -171,7 +172,7 @@ impl Api {
                 .hint(format!("send at most {RENEWALS_MAX} at once")));
         }
         let _turn = self.turn(context.row.cost)?;
-        self.node.renew(renewals).await.map_err(failed)
+        self.node.renew(&context.identity, renewals).await.map_err(failed)
     }
 
     /// Closes a session and says how many leases it gave back.
@@ -188,12 +189,19 @@ impl Api {
         after: Option<SessionNumber>,
         limit: usize,
     ) -> Result<(Vec<SessionView>, Option<SessionNumber>), ApiError> {
-        self.look(context, false, |machine| machine.sessions(after, limit)).await
+        self.look_as(context, false, |machine, _| {
+            let (mut sessions, next) = machine.sessions(after, limit);
+            sessions.retain(|session| machine.permits_session(&context.identity, session.identity.as_ref()));
+            Ok((sessions, next))
+        })
+        .await
     }
 
     /// One's own session: what it is, what it holds and what it waits for.
     pub async fn own_session(&self, context: &CallContext, id: &SessionId) -> Result<OwnSession, ApiError> {
-        let found = self.look(context, false, |machine| machine.own_session(id)).await?;
+        let own =
+            |machine: &Machine| machine.own_session(id).filter(|_| machine.knows_as(&context.identity, id));
+        let found = self.look(context, false, own).await?;
         Ok(found.ok_or(Refusal::UnknownSession)?)
     }
 
@@ -217,6 +225,9 @@ impl Api {
             ));
         }
         let poll = poll_ms.map(Duration::from_millis);
+        if context.subject.is_some() {
+            context.note(&Command::Acquire(Box::new(acquire.clone())));
+        }
         let acquired = if acquire.wait == Wait::No {
             let _turn = self.turn(Cost::Command)?;
             self.node.acquire(&context.identity, acquire, poll).await
@@ -285,8 +296,12 @@ impl Api {
         name: &ResourceName,
         stale: bool,
     ) -> Result<(LeaseView, Revision), ApiError> {
-        let (lease, revision) =
-            self.look(context, stale, |machine| (machine.lease(name), machine.revision())).await?;
+        let (lease, revision) = self
+            .look_as(context, stale, |machine, access| {
+                access.check(Verb::Read, name.as_str())?;
+                Ok((machine.lease(name), machine.revision()))
+            })
+            .await?;
         Ok((lease.ok_or_else(|| ApiError::not_found("resource", name.as_str()))?, revision))
     }
 
@@ -298,16 +313,22 @@ impl Api {
         limit: usize,
         stale: bool,
     ) -> Result<(Vec<LeaseView>, Option<ResourceName>, Revision), ApiError> {
-        self.look(context, stale, |machine| {
-            let (leases, next) = machine.leases(prefix, after, limit);
-            (leases, next, machine.revision())
+        self.look_as(context, stale, |machine, access| {
+            let (mut leases, next) = machine.leases(prefix, after, limit);
+            leases.retain(|lease| access.reads_resource(&lease.resource));
+            Ok((leases, next, machine.revision()))
         })
         .await
     }
 
     /// The present and past leases of a resource.
     pub async fn history(&self, context: &CallContext, name: &ResourceName) -> Result<HistoryView, ApiError> {
-        let found = self.look(context, false, |machine| machine.history(name)).await?;
+        let found = self
+            .look_as(context, false, |machine, access| {
+                access.check(Verb::Read, name.as_str())?;
+                Ok(machine.history(name))
+            })
+            .await?;
         found.ok_or_else(|| ApiError::not_found("resource", name.as_str()))
     }
 
@@ -320,7 +341,12 @@ impl Api {
         limit: usize,
         stale: bool,
     ) -> Result<(Vec<HistoryView>, Option<ResourceName>), ApiError> {
-        self.look(context, stale, |machine| machine.histories(prefix, after, limit)).await
+        self.look_as(context, stale, |machine, access| {
+            let (mut histories, next) = machine.histories(prefix, after, limit);
+            histories.retain(|history| access.reads_resource(&history.resource));
+            Ok((histories, next))
+        })
+        .await
     }
 
     /// What is remembered of what happened, from revision `from` on or from the oldest: about `limit` events, a revision
@@ -337,7 +363,7 @@ impl Api {
         if !stale {
             self.node.ready().await.map_err(failed)?;
         }
-        Remembered::page(&self.node, prefix, from, limit).await
+        Remembered::page(&self.node, &context.identity, prefix, from, limit).await
     }
 
     // Registers.
@@ -355,7 +381,11 @@ impl Api {
         key: &RegisterKey,
         stale: bool,
     ) -> Result<(Register, Revision), ApiError> {
-        self.look(context, stale, |machine| (machine.register(key), machine.revision())).await
+        self.look_as(context, stale, |machine, access| {
+            access.check(Verb::Read, key.as_bytes())?;
+            Ok((machine.register(key), machine.revision()))
+        })
+        .await
     }
 
     pub async fn registers(
@@ -366,9 +396,10 @@ impl Api {
         limit: usize,
         stale: bool,
     ) -> Result<(Vec<Register>, Option<RegisterKey>, Revision), ApiError> {
-        self.look(context, stale, |machine| {
-            let (registers, next) = machine.registers(prefix, after, limit);
-            (registers, next, machine.revision())
+        self.look_as(context, stale, |machine, access| {
+            let (mut registers, next) = machine.registers(prefix, after, limit);
+            registers.retain(|register| access.reads_register(&register.key));
+            Ok((registers, next, machine.revision()))
         })
         .await
     }
@@ -384,7 +415,12 @@ impl Api {
         after: Option<&ResourceName>,
         limit: usize,
     ) -> Result<(Vec<FenceView>, Option<ResourceName>), ApiError> {
-        self.look(context, false, |machine| machine.fences(prefix, after, limit)).await
+        self.look_as(context, false, |machine, access| {
+            let (mut fences, next) = machine.fences(prefix, after, limit);
+            fences.retain(|fence| access.reads_resource(&fence.resource));
+            Ok((fences, next))
+        })
+        .await
     }
 
     // The node.

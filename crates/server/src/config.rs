@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::audit::AuditOptions;
+use crate::auth::{IdentityLimits, JwtIssuer};
 use crate::event_files::EventFileOptions;
 use tenure_core::{FormatVersion, Limits, ProposerLimits};
 use tenure_replica::{LogOptions, LowLatencyOptions, NodeId, RaftTiming, SnapshotOptions};
@@ -41,6 +43,12 @@ pub struct Config {
     pub low_latency: LowLatencyOptions,
     /// What is kept of past events on disk, beyond what memory holds.
     pub event_files: EventFileOptions,
+    /// The issuers of JSON web tokens that are believed.
+    pub jwt_issuers: Vec<JwtIssuer>,
+    /// How much of this node one identity may have.
+    pub identity_limits: IdentityLimits,
+    /// Where calls are recorded, and which; nowhere if there is none.
+    pub audit: Option<AuditOptions>,
     /// Raise the agreed format version by itself once every member has known the next one for this long.
     pub auto_upgrade: Option<Duration>,
     /// The newest format version that this node reads and writes: what this build knows, unless an upgrade is rehearsed.
@@ -65,6 +73,9 @@ impl Config {
             snapshot: SnapshotOptions::default(),
             low_latency: LowLatencyOptions::default(),
             event_files: EventFileOptions::default(),
+            jwt_issuers: Vec::new(),
+            identity_limits: IdentityLimits::default(),
+            audit: None,
             auto_upgrade: None,
             format_newest: FormatVersion::NEWEST,
         }

@@ -21,20 +21,23 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tenure_clock::Clock;
-use tenure_core::{Identity, Moment};
+use tenure_core::{Identity, Moment, Verb};
 use tenure_wire::words::http_date;
 use tenure_wire::{About, ApiError, Code};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Sleep;
 use tower::ServiceExt;
 
+use crate::access::may_call;
+use crate::audit::{Audit, Audited, Subject};
+use crate::auth::{Gate, Shares};
 use crate::call_table::{Call, CallRow, Cost, OTHER, Routes};
 use crate::connections::RequestGuard;
 use crate::context::CallContext;
 use crate::delivery::guarded;
 use crate::http::{HttpRequest, Refused};
 use crate::in_flight::{AllStreams, Arriving, InFlight};
-use crate::listen::{Accept, ListenLimits, Serve, listen};
+use crate::listen::{Accept, ListenLimits, Serve, Source, listen};
 use crate::metrics::{Surface, Traffic};
 use crate::node::Node;
 use crate::{grpc, http};
@@ -117,6 +120,8 @@ pub(crate) struct Api {
     pub stop: watch::Receiver<bool>,
     /// Where clients reach this node: the advertised address.
     pub client_address: String,
+    /// Who callers are, what each has under way, and where that is recorded.
+    pub callers: Callers,
     limits: FrontLimits,
     hosts: Hosts,
     calls: Arc<Semaphore>,
@@ -181,6 +186,25 @@ fn turn(turns: &Arc<Semaphore>, full: &str) -> Result<OwnedSemaphorePermit, ApiE
     turns.clone().try_acquire_owned().map_err(|_| ApiError::overloaded(full, COME_BACK_AFTER))
 }
 
+/// How a front end finds out who its callers are, and what it remembers of them. Shared by all fronts of a node.
+#[derive(Clone)]
+pub(crate) struct Callers {
+    /// Who a caller is.
+    pub gate: Arc<Gate>,
+    /// What each caller has under way.
+    pub shares: Arc<Shares>,
+    /// What callers have asked for.
+    pub audit: Arc<Audit>,
+}
+
+impl Default for Callers {
+    /// Nobody is known, and nothing is recorded.
+    fn default() -> Callers {
+        let gate = Arc::new(Gate::new(Arc::default()));
+        Callers { gate, shares: Arc::default(), audit: Arc::default() }
+    }
+}
+
 /// Both front ends of a node behind one door.
 #[derive(Clone)]
 pub struct Front {
@@ -198,13 +222,15 @@ impl Front {
         listen: SocketAddr,
         advertise: Option<&str>,
         limits: FrontLimits,
+        callers: Callers,
         stop: watch::Receiver<bool>,
     ) -> Front {
         let tables = [Call::rows()];
-        Front::with_calls(&tables, node, clock, listen, advertise, limits, stop)
+        Front::with_calls(&tables, node, clock, listen, advertise, limits, callers, stop)
     }
 
     /// The same for other tables of calls: a test adds one.
+    #[expect(clippy::too_many_arguments, reason = "each is one part of a node, put together once")]
     pub(crate) fn with_calls(
         tables: &[&'static [CallRow]],
         node: Node,
@@ -212,9 +238,11 @@ impl Front {
         listen: SocketAddr,
         advertise: Option<&str>,
         limits: FrontLimits,
+        callers: Callers,
         stop: watch::Receiver<bool>,
     ) -> Front {
         let api = Arc::new(Api {
+            callers,
             node,
             clock,
             traffic: Arc::default(),
@@ -270,17 +298,22 @@ impl Front {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let found = self.routes.http(method.as_str(), &path);
         let row = found.as_ref().map_or(&OTHER, |found| found.row);
-        let asked = Asked::new(&self.api, Surface::Http, row, &request);
-        let (mut response, binding, name) = match (asked.let_in(&mut request), found) {
+        let name = found.as_ref().map_or("", |found| found.shown_name());
+        let mut asked = Asked::new(&self.api, Surface::Http, row, &request);
+        asked.is_about(name);
+        let (mut response, binding, name) = match (asked.admit(&mut request).await, found) {
             (Err(error), _) => (Refused(error).into_response(), None, ""),
             (Ok(_), Err(missing)) => (http::missing(missing, &method, &path), None, ""),
-            (Ok(unread), Ok(found)) => {
-                let (parts, body) = request.into_parts();
-                let body = Body::new(asked.metered(body, unread));
-                let request = HttpRequest::new(parts, body, found.name.map(str::to_owned));
-                let answered = (found.binding.handler)(self.api.clone(), asked.context.clone(), request);
-                (answered.await, Some(found.binding), found.shown_name())
-            }
+            (Ok(unread), Ok(found)) => match may_call(&self.api.node, &asked.context).await {
+                Err(error) => (Refused(error).into_response(), Some(found.binding), found.shown_name()),
+                Ok(()) => {
+                    let (parts, body) = request.into_parts();
+                    let body = Body::new(asked.metered(body, unread));
+                    let request = HttpRequest::new(parts, body, found.name.map(str::to_owned));
+                    let answered = (found.binding.handler)(self.api.clone(), asked.context.clone(), request);
+                    (answered.await, Some(found.binding), found.shown_name())
+                }
+            },
         };
         response = http::finish(response, &method, binding);
         if let Some(date) = http_date(self.api.clock.wall()).and_then(|date| date.parse().ok()) {
@@ -297,22 +330,25 @@ impl Front {
     {
         let found = self.routes.grpc(request.uri().path());
         let row = found.map_or(&OTHER, |(row, _)| row);
-        let asked = Asked::new(&self.api, Surface::Grpc, row, &request);
-        let response = match (asked.let_in(&mut request), found) {
+        let mut asked = Asked::new(&self.api, Surface::Grpc, row, &request);
+        let response = match (asked.admit(&mut request).await, found) {
             (Err(error), _) => grpc::status(error).into_http(),
             (Ok(_), None) => grpc::status(http::no_such_call(request.uri().path())).into_http(),
-            (Ok(unread), Some((_, binding))) => {
-                let request = request.map(|body| Body::new(asked.metered(body, unread)));
-                match binding {
-                    Some(binding) => {
-                        (binding.handler)(self.api.clone(), asked.context.clone(), request).await
+            (Ok(unread), Some((_, binding))) => match may_call(&self.api.node, &asked.context).await {
+                Err(error) => grpc::status(error).into_http(),
+                Ok(()) => {
+                    let request = request.map(|body| Body::new(asked.metered(body, unread)));
+                    match binding {
+                        Some(binding) => {
+                            (binding.handler)(self.api.clone(), asked.context.clone(), request).await
+                        }
+                        None => match self.grpc_services.oneshot(request).await {
+                            Ok(response) => response,
+                            Err(never) => match never {},
+                        },
                     }
-                    None => match self.grpc_services.oneshot(request).await {
-                        Ok(response) => response,
-                        Err(never) => match never {},
-                    },
                 }
-            }
+            },
         };
         let method = found.and_then(|(_, binding)| binding).map_or("-", |binding| binding.path);
         asked.answered(&response, method, "");
@@ -325,25 +361,78 @@ struct Asked {
     api: Arc<Api>,
     surface: Surface,
     context: CallContext,
+    source: Option<Arc<Source>>,
     authority: Option<String>,
     started: Moment,
 }
 
 impl Asked {
     fn new<B>(api: &Arc<Api>, surface: Surface, row: &'static CallRow, request: &Request<B>) -> Asked {
+        let source = request.extensions().get::<Arc<Source>>();
         Asked {
             api: api.clone(),
             surface,
             context: CallContext {
-                // Nobody proves who they are yet.
+                // Until `identify` has found out.
                 identity: Identity::Anyone,
+                identity_expires_ms: None,
+                share: None,
+                source: source.map(|source| source.address.clone()),
+                subject: api.callers.audit.subject(),
                 row,
                 connection: request.extensions().get::<Arc<RequestGuard>>().cloned(),
                 in_flight: api.in_flight(row.cost),
             },
+            source: source.cloned(),
             authority: request.uri().authority().map(|authority| authority.as_str().to_owned()),
             started: api.clock.now(),
         }
+    }
+
+    /// Notes what the path names, until the call itself says more.
+    fn is_about(&self, name: &str) {
+        if let Some(subject) = self.context.subject.as_ref().filter(|_| !name.is_empty()) {
+            subject.lock().name = Some(name.to_owned());
+        }
+    }
+
+    /// Everything that comes before a call: whether the request is let in, who sent it, whether that caller has room
+    /// left here, and whether it can be recorded.
+    async fn admit<B: http_body::Body>(
+        &mut self,
+        request: &mut Request<B>,
+    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        let unread = self.let_in(request)?;
+        self.identify(request.headers_mut()).await?;
+        self.context.share = (self.api.callers.shares)
+            .take(&self.context.identity, self.context.row.cost, self.started)?
+            .map(Arc::new);
+        if let Some(subject) = &self.context.subject {
+            let subject = subject.lock().clone();
+            self.api.callers.audit.before(&self.audited(&subject)).await?;
+        }
+        Ok(unread)
+    }
+
+    /// Finds out who the caller is. Pages for everybody need no identity; what was presented goes no further.
+    async fn identify(&mut self, headers: &mut HeaderMap) -> Result<(), ApiError> {
+        let CallRow { verb, cost, .. } = self.context.row;
+        if *verb == Verb::Public && matches!(cost, Cost::Page | Cost::Check) {
+            headers.remove(header::AUTHORIZATION);
+            return Ok(());
+        }
+        let certificate = self.source.as_ref().and_then(|source| source.certificate.as_ref());
+        let (gate, node, clock) = (&self.api.callers.gate, &self.api.node, &*self.api.clock);
+        let identified = gate.identify(node, clock, headers, certificate).await?;
+        self.context.identity = identified.identity;
+        self.context.identity_expires_ms = identified.expires_ms;
+        Ok(())
+    }
+
+    /// The call as the audit log sees it.
+    fn audited<'a>(&'a self, subject: &'a Subject) -> Audited<'a> {
+        let CallContext { identity, row, source, .. } = &self.context;
+        Audited { identity, source: source.as_deref(), row, subject }
     }
 
     /// Counts a request that was answered.
@@ -351,6 +440,14 @@ impl Asked {
         let (code, row) = (code_of(response), self.context.row);
         let took = self.api.clock.now().longest_since(self.started);
         self.api.traffic.answered(self.surface, row.label(), code, took);
+        if let Some(subject) = &self.context.subject {
+            let refused = refusal_of(response);
+            let mut subject = subject.lock().clone();
+            // A reading says what it was about only when it is denied.
+            subject.name = subject.name.or_else(|| refused.resource.clone());
+            let code = (code != "ok").then(|| code.parse().unwrap_or(Code::Internal));
+            self.api.callers.audit.after(&self.audited(&subject), code, refused.policy.as_deref());
+        }
         if code == "ok" {
             if let Some(mark) = self.context.connection.as_deref().filter(|_| row.cost.keeps_session()) {
                 mark.keeps_session(Duration::ZERO);
@@ -451,6 +548,17 @@ fn code_of(response: &Response<Body>) -> &'static str {
         None if response.status().is_success() && !failed_grpc(response) => "ok",
         None => "other",
     }
+}
+
+/// What an answer that is a refusal is about, as far as it says so.
+fn refusal_of(response: &Response<Body>) -> About {
+    if let Some(about) = response.extensions().get::<Arc<About>>() {
+        return (**about).clone();
+    }
+    let status = tonic::Status::from_header_map(response.headers());
+    let details = status.filter(|status| !status.details().is_empty());
+    let error = details.and_then(|status| prost::Message::decode(status.details()).ok());
+    error.map(|error: tenure_wire::proto::Error| *ApiError::from(error).about).unwrap_or_default()
 }
 
 fn failed_grpc(response: &Response<Body>) -> bool {

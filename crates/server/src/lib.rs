@@ -4,9 +4,12 @@
 //! never decides who holds a lease; that is `tenure_core`'s machine, and when time has passed is its
 //! proposer's. Start reading at [`Node`], then `leader_loop` for how an entry comes about.
 
+mod access;
 mod acquire;
 mod admin;
 mod answer_size;
+mod audit;
+mod auth;
 mod bounded;
 #[doc(hidden)]
 pub mod call_table;
@@ -40,6 +43,8 @@ mod tests;
 mod upgrade;
 mod watching;
 
+pub use audit::{AuditFileLimits, AuditOptions, AuditPlace, AuditScope};
+pub use auth::{Algorithm, ClientCertificate, IdentityLimits, JwtIssuer, SignedBy};
 pub use config::Config;
 pub use event_files::EventFileOptions;
 pub use event_hub::{EventHub, Listener};

@@ -26,6 +26,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 
+use crate::auth::ClientCertificate;
 use crate::connections::{Carrier, Connections, Place, RequestGuard, TableLimits};
 use crate::metrics::Traffic;
 
@@ -45,6 +46,17 @@ pub struct Peer {
     pub name: String,
     /// Whether it comes from one of the node's own addresses.
     pub own: bool,
+    /// The client certificate that it has shown, if TLS has verified one.
+    pub certificate: Option<ClientCertificate>,
+}
+
+/// Who sends the requests of a connection, as each of them carries it.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// The address that it came from.
+    pub address: Arc<str>,
+    /// The client certificate that it has shown.
+    pub certificate: Option<ClientCertificate>,
 }
 
 impl Accept for TcpListener {
@@ -58,7 +70,7 @@ impl Accept for TcpListener {
         let _ = detect_vanished(&connection);
         let own =
             from.ip().is_loopback() || connection.local_addr().is_ok_and(|local| local.ip() == from.ip());
-        Ok((connection, Peer { name: from.to_string(), own }))
+        Ok((connection, Peer { name: from.to_string(), own, certificate: None }))
     }
 }
 
@@ -239,7 +251,7 @@ async fn counted(
         biased;
         () = place.close.notified() => Err(Hangup::MadeRoom),
         () = idle(&carrier, limits.idle_max) => Err(Hangup::Idle),
-        ended = serve_connection(connection, serve, limits.clone(), stop, carrier.clone()) => ended,
+        ended = serve_connection(connection, serve, limits.clone(), stop, carrier.clone(), peer.clone()) => ended,
     };
     if let Err(why) = ended {
         if matches!(why, Hangup::Idle) {
@@ -289,7 +301,9 @@ async fn serve_connection(
     limits: Arc<ListenLimits>,
     mut stop: watch::Receiver<bool>,
     carrier: Carrier,
+    peer: Peer,
 ) -> Result<(), Hangup> {
+    let source = Arc::new(Source { address: peer.name.into(), certificate: peer.certificate });
     let mut head = Vec::new();
     let second = tokio::select! {
         biased;
@@ -300,6 +314,7 @@ async fn serve_connection(
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let mark = Arc::new(carrier.request());
         request.extensions_mut().insert(mark.clone());
+        request.extensions_mut().insert(source.clone());
         let answer = serve.clone().serve(request);
         async move {
             let answer = answer.await;

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{ArmedView, EndReason, FenceView, Margins};
+use tenure_core::{ArmedView, EndReason, FenceView, Identity, Margins};
 use tenure_replica::Role;
 
+use crate::access::Access;
+use crate::front::Callers;
 use crate::node::Node;
 use crate::tally::Durations;
 
@@ -165,18 +167,55 @@ impl Traffic {
 }
 
 /// The whole page.
-pub(crate) fn render(node: &Node, traffic: &Traffic) -> String {
+pub(crate) fn render(node: &Node, identity: &Identity, traffic: &Traffic, callers: &Callers) -> String {
     let mut page = Page(String::with_capacity(16 << 10));
     page.gauge("tenure_build_info", "Always 1; the version is in the label.")
         .labelled(&[("version", env!("CARGO_PKG_VERSION"))], 1);
-    render_machine(node, &mut page);
+    render_machine(node, identity, &mut page);
     render_tally(node, &mut page);
     render_replica(node, &mut page);
     traffic.render(&mut page);
+    render_callers(callers, &mut page);
     page.0
 }
 
-fn render_machine(node: &Node, page: &mut Page) {
+fn render_callers(callers: &Callers, page: &mut Page) {
+    let (proved, refused) = callers.gate.counts();
+    let mut identified =
+        page.counter("tenure_identified_requests_total", "Requests whose caller proved who it is, by what.");
+    for (proof, count) in proved {
+        identified.labelled(&[("by", proof.as_str())], count);
+    }
+    page.counter(
+        "tenure_unauthenticated_requests_total",
+        "Requests refused because what they presented is not believed.",
+    )
+    .value(refused);
+    page.gauge("tenure_active_identities", "Identities with something under way on this node.")
+        .value(callers.shares.identities());
+    if !callers.gate.issuers().is_empty() {
+        let (reloads, failures) = callers.gate.issuers().counts();
+        page.counter("tenure_jwks_reloads_total", "Changed files of issuers' keys that were read again.")
+            .value(reloads);
+        page.counter(
+            "tenure_jwks_reload_failures_total",
+            "Changed files of issuers' keys that could not be used; the old keys stayed.",
+        )
+        .value(failures);
+    }
+    if let Some((written, dropped, failing)) = callers.audit.counts() {
+        page.counter("tenure_audit_lines_total", "Lines of the audit log written.").value(written);
+        page.counter(
+            "tenure_audit_lines_dropped_total",
+            "Lines of the audit log lost: they could not be written, or too many waited for it.",
+        )
+        .value(dropped);
+        page.gauge("tenure_audit_failing", "1 while the audit log cannot be written.")
+            .value(u8::from(failing));
+    }
+}
+
+fn render_machine(node: &Node, identity: &Identity, page: &mut Page) {
     let (counts, totals, revision, token, time, margins) = node.glance(|machine| {
         let token = machine.last_token().map_or(0, |token| token.get());
         let (revision, margins) = (machine.revision().get(), machine.margins().clone());
@@ -232,7 +271,7 @@ fn render_machine(node: &Node, page: &mut Page) {
     hung_up.labelled(&[("outcome", "failed")], hang_ups.failed.load(Relaxed));
     page.counter("tenure_fence_refusals_total", "Stale writes refused by fences, as they reported.")
         .value(totals.refused);
-    render_fences(node, page);
+    render_fences(node, identity, page);
     page.counter("tenure_register_refusals_total", "Stale guarded writes that the registers refused.")
         .value(totals.register_refusals);
     page.counter("tenure_holder_pauses_total", "Pauses that holders reported.").value(totals.pauses);
@@ -244,9 +283,11 @@ fn render_machine(node: &Node, page: &mut Page) {
 const FENCES_MAX: usize = 1_000;
 
 /// Which fence has installed which token, and what each has prevented.
-fn render_fences(node: &Node, page: &mut Page) {
+fn render_fences(node: &Node, identity: &Identity, page: &mut Page) {
     let (fences, all) = node.glance(|machine| {
-        let shown: Vec<FenceView> = machine.all_fences().take(FENCES_MAX).collect();
+        let access = Access::new(machine, identity);
+        let seen = machine.all_fences().filter(|fence| access.reads_resource(&fence.resource));
+        let shown: Vec<FenceView> = seen.take(FENCES_MAX).collect();
         (shown, machine.counts().fences)
     });
     page.gauge("tenure_fences", "Fences of all resources; the first thousand are shown one by one.")

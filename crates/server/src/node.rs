@@ -147,14 +147,13 @@ impl Node {
     }
 
     /// The one way into the log: every command from every surface (plain calls, session streams, other nodes, this
-    /// node itself) comes through here, with who it is from. The answer goes to `reply`; nothing waits here.
+    /// node itself) comes through here, with who it is from. That goes into the log with the command, and to the leader,
+    /// which believes members: whether it may be done is judged when it is applied, the same on every node. The answer
+    /// goes to `reply`; nothing waits here.
     pub(crate) fn accept(&self, identity: &Identity, submission: Submission<'_>, reply: Reply<Answer>) {
-        // The only identity there is may do everything. With a second one this line stops compiling: here is where
-        // the identity joins what is put into the log, and what is forwarded.
-        let Identity::Anyone = identity;
         // Only what clients of this node ask for is forwarded.
         let command = if let Submission::Command(command) = &submission { Some(*command) } else { None };
-        let (accepted, route) = match self.prepare(submission) {
+        let (accepted, route) = match self.prepare(identity, submission) {
             Ok(accepted) => accepted,
             Err(failure) => return reply(Err(failure)),
         };
@@ -168,24 +167,28 @@ impl Node {
         }
     }
 
-    /// A submission as the log takes it, and where it goes.
-    fn prepare(&self, submission: Submission<'_>) -> Result<(Accepted, Route), Failure> {
+    /// A submission as the log takes it, and where it goes. `identity` is whom it is from; what was forwarded says so
+    /// itself.
+    fn prepare(&self, identity: &Identity, submission: Submission<'_>) -> Result<(Accepted, Route), Failure> {
         match submission {
             Submission::Command(command) => {
-                let (version, encoded) = self.encode(command)?;
+                let (version, encoded) = self.encode(identity, command)?;
                 Ok((Accepted::new(version, encoded, command), self.leader()))
             }
             // Another node made these bytes; what is put into the log must be readable by all. What was forwarded
             // once is not forwarded again.
             Submission::Forwarded { version, encoded } => {
-                let command = tenure_wire::decode_command(version, &encoded).map_err(|error| {
+                let forwarded = tenure_wire::decode_command(version, &encoded).map_err(|error| {
                     Failure::Unknown { reason: format!("a forwarded command is unreadable: {error}") }
                 })?;
-                if Call::of(&command).is_none() {
+                let (identity, command) = forwarded.attributed();
+                // Of what a member does by itself, only its own signing key goes through another node.
+                let by_itself = *identity == Identity::Node && !matches!(command, Command::PublishKey { .. });
+                if Call::of(command).is_none() || by_itself {
                     let reason = "a command that only a leader gives was forwarded".into();
                     return Err(Failure::Unknown { reason });
                 }
-                Ok((Accepted::new(version, encoded, &command), Route::Here))
+                Ok((Accepted::new(version, encoded, command), Route::Here))
             }
             Submission::Raise(to) => {
                 let command = Command::Upgrade { to };
@@ -213,14 +216,14 @@ impl Node {
     }
 
     /// The command as this node writes it now: in the version that the cluster has agreed on.
-    fn encode(&self, command: &Command) -> Result<(FormatVersion, Vec<u8>), Failure> {
+    fn encode(&self, identity: &Identity, command: &Command) -> Result<(FormatVersion, Vec<u8>), Failure> {
         let version = self.format();
         // Everything fits the newest version.
         if version < FormatVersion::NEWEST && !tenure_wire::command_fits(version, command) {
             return Err(Failure::NeedsUpgrade { agreed: version });
         }
         let mut encoded = Vec::with_capacity(COMMAND_BYTES_USUAL);
-        tenure_wire::encode_command(version, command, &mut encoded);
+        tenure_wire::encode_command_of(version, identity, command, &mut encoded);
         Ok((version, encoded))
     }
 
@@ -231,15 +234,19 @@ impl Node {
 
     /// Renews sessions, each named by its id and the number of the transmission (zero for callers that keep
     /// none); answers in order.
-    pub async fn renew(&self, renewals: Vec<(SessionId, u64)>) -> Result<Vec<RenewalAnswer>, Failure> {
-        // The id is checked here, against the applied state, so that the log carries only the number: ids
+    pub async fn renew(
+        &self,
+        identity: &Identity,
+        renewals: Vec<(SessionId, u64)>,
+    ) -> Result<Vec<RenewalAnswer>, Failure> {
+        // The id is checked here, and that it is used by whoever opened the session, against the applied state, so that the log carries only the number: ids
         // are never reused, so what is true once stays true until the session ends.
         let ids: Vec<SessionId> = renewals.iter().map(|(id, _)| *id).collect();
-        let mut known = self.known(&ids);
+        let mut known = self.known(identity, &ids);
         if known.contains(&false) {
             // This node may be behind, or deposed: only a confirmed reading may say that a session is unknown.
             self.ready().await?;
-            known = self.known(&ids);
+            known = self.known(identity, &ids);
         }
         let request: Vec<Renewal> = renewals
             .iter()
@@ -290,10 +297,11 @@ impl Node {
         }
     }
 
-    /// Whether each id names a session that has not ended, as far as this node has applied.
-    pub fn known(&self, ids: &[SessionId]) -> Vec<bool> {
+    /// Whether each id names a session that has not ended and that this caller may use, as far as this node has
+    /// applied.
+    pub fn known(&self, identity: &Identity, ids: &[SessionId]) -> Vec<bool> {
         let machine = self.0.replica.machine().read();
-        ids.iter().map(|id| machine.machine().knows(id)).collect()
+        ids.iter().map(|id| machine.machine().knows_as(identity, id)).collect()
     }
 
     /// Looks at the machine once it shows everything that was acknowledged anywhere before this call.

@@ -1,6 +1,7 @@
 //! A running node: its parts put together, started and stopped in order.
 
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +18,14 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
+use crate::audit::Audit;
+use crate::auth::{Gate, Issuers, Shares};
 use crate::config::Config;
 use crate::descriptors;
 use crate::event_files::EventFiles;
 use crate::event_hub::EventHub;
 use crate::forward::Forwarder;
-use crate::front::{Front, FrontLimits};
+use crate::front::{Callers, Front, FrontLimits};
 use crate::leader_loop::leader_loop;
 use crate::listen::{Accept, CONNECTIONS_MAX, bind};
 use crate::node::{Node, PastEvents};
@@ -82,6 +85,10 @@ pub struct Server {
     members: JoinHandle<()>,
     upgrade: Option<JoinHandle<()>>,
     event_files: JoinHandle<()>,
+    #[cfg(test)]
+    callers: Callers,
+    issuers: JoinHandle<()>,
+    audit: (Arc<Audit>, JoinHandle<()>),
     execution: Execution,
 }
 
@@ -125,6 +132,19 @@ impl Server {
         address: SocketAddr,
         connections_max: impl FnOnce(bool) -> usize,
     ) -> Result<Server, StartError> {
+        let issuers = Issuers::load(config.jwt_issuers.clone())
+            .map_err(|why| StartError::Io("the issuers of JWTs".into(), io::Error::other(why)))?;
+        let issuers = Arc::new(issuers);
+        let audit = match config.audit.clone() {
+            None => Audit::default(),
+            Some(options) => Audit::open(options, config.node, world.clock.clone())
+                .map_err(|error| StartError::Io("the audit log cannot be written".into(), error))?,
+        };
+        let callers = Callers {
+            gate: Arc::new(Gate::new(issuers.clone())),
+            shares: Arc::new(Shares::new(config.identity_limits)),
+            audit: Arc::new(audit),
+        };
         let event_hub = EventHub::new();
         let (disk, options) = (world.disk.clone(), config.event_files);
         let event_files = world.execution.blocking(move || EventFiles::open(disk, options)).await;
@@ -180,6 +200,8 @@ impl Server {
         let upgrade = config
             .auto_upgrade
             .map(|after| tokio::spawn(node.clone().keep_upgraded(after, world.clock.clone())));
+        let issuers = tokio::spawn(issuers.keep());
+        let audit = (callers.audit.clone(), tokio::spawn(callers.audit.clone().keep()));
         let (stop, stopping) = watch::channel(false);
         let front = Front::new(
             node.clone(),
@@ -187,17 +209,38 @@ impl Server {
             address,
             config.advertise.as_deref(),
             FrontLimits::default(),
+            callers.clone(),
             stopping,
         );
         let front = tokio::spawn(front.serve(accept, connections_max, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
         let execution = world.execution;
-        Ok(Server { node, address, stop, front, leader_loop, members, upgrade, event_files, execution })
+        Ok(Server {
+            node,
+            address,
+            stop,
+            front,
+            leader_loop,
+            members,
+            upgrade,
+            event_files,
+            #[cfg(test)]
+            callers,
+            issuers,
+            audit,
+            execution,
+        })
     }
 
     /// The node.
     pub fn node(&self) -> &Node {
         &self.node
+    }
+
+    /// How its front ends find out who calls.
+    #[cfg(test)]
+    pub(crate) fn callers(&self) -> &Callers {
+        &self.callers
     }
 
     /// Where clients connect.
@@ -242,6 +285,9 @@ impl Server {
         self.stop.send_replace(true);
         let _ = self.front.await;
         self.leader_loop.abort();
+        self.issuers.abort();
+        self.audit.1.abort();
+        self.audit.0.finish().await;
         self.members.abort();
         if let Some(upgrade) = self.upgrade {
             upgrade.abort();

@@ -18,6 +18,7 @@ use tenure_replica::{Disk, Entropy, Execution, NodeId};
 use tenure_wire::{ApiError, Code, words};
 use tokio::sync::Mutex;
 
+use crate::access::Access;
 use crate::calls::failed;
 use crate::context::CallContext;
 use crate::front::Api;
@@ -135,7 +136,7 @@ impl Api {
         token: Option<Token>,
     ) -> Result<String, ApiError> {
         let found = self.look(context, false, |machine| {
-            if !machine.knows(session) {
+            if !machine.knows_as(&context.identity, session) {
                 return Err(tenure_core::Refusal::UnknownSession);
             }
             let asked_for =
@@ -168,6 +169,9 @@ impl Api {
         self.look(context, false, |machine| {
             let unknown = Checked { verdict: Verdict::Unknown, presented: None, seen: None };
             let Ok(claims) = keys(machine).verify(sequencer) else { return unknown };
+            if !Access::new(machine, &context.identity).reads_resource(&claims.scope.resource) {
+                return unknown;
+            }
             let seen = machine.newest_token(&claims.scope);
             Checked { verdict: judge(claims.token, seen), presented: Some(claims.token), seen }
         })
@@ -257,7 +261,7 @@ impl Node {
         let node = self.signer().node;
         let publish = Command::PublishKey { node, kid: key.kid().into(), key: public };
         // The node's own doing, whoever asked for a signature.
-        self.submit(&Identity::Anyone, &publish).await.map_err(failed)??;
+        self.submit(&Identity::Node, &publish).await.map_err(failed)??;
         Ok(())
     }
 }

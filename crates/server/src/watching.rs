@@ -7,10 +7,11 @@
 
 use std::sync::Arc;
 
-use tenure_core::{Event, EventKind, Machine, Revision, WallTime};
+use tenure_core::{Event, EventKind, Identity, Machine, Revision, WallTime};
 use tenure_wire::ApiError;
 use tokio::sync::watch;
 
+use crate::access::Access;
 use crate::calls::failed;
 use crate::context::CallContext;
 use crate::event_files::{Cursor, FilePage};
@@ -26,6 +27,8 @@ const TAKE_BYTES_MAX: usize = 256 << 10;
 /// One watcher.
 pub(crate) struct Watching {
     api: Arc<Api>,
+    /// Who watches: what it may not read is left out, by the policies of the moment.
+    identity: Identity,
     prefix: String,
     /// Everything up to here has been sent, or does not concern this watcher.
     after: Revision,
@@ -72,6 +75,7 @@ impl Watching {
         let counted = api.traffic.watching();
         let mut watching = Watching {
             api: api.clone(),
+            identity: context.identity.clone(),
             prefix,
             after,
             cursor: None,
@@ -126,7 +130,9 @@ impl Watching {
     }
 
     async fn look(&mut self) -> Result<(Vec<Batch>, bool), ApiError> {
-        let found = look(&self.api.node, &self.prefix, self.after, self.cursor.take(), LOOK_MAX).await?;
+        let found =
+            look(&self.api.node, (&self.identity, &self.prefix), self.after, self.cursor.take(), LOOK_MAX)
+                .await?;
         (self.after, self.cursor) = (found.after, found.cursor);
         Ok((found.batches, found.more))
     }
@@ -145,17 +151,19 @@ struct Found {
 /// Looks once, at `look_max` events or so: in memory, or in the event files where memory does not reach.
 async fn look(
     node: &Node,
-    prefix: &str,
+    (identity, prefix): (&Identity, &str),
     after: Revision,
     cursor: Option<Cursor>,
     look_max: usize,
 ) -> Result<Found, ApiError> {
-    let in_memory = |events: &mut dyn Iterator<Item = &Event>| {
-        let (batches, after, more) = gather(events, prefix, after, look_max);
+    let in_memory = |machine: &Machine, events: &mut dyn Iterator<Item = &Event>| {
+        let access = Access::new(machine, identity);
+        let (batches, after, more) = gather(events, (access, prefix), after, look_max);
         Found { batches, after, more, cursor: None }
     };
-    let look_in_memory =
-        || node.glance(|machine| machine.events_after(after).map(|mut events| in_memory(&mut events)));
+    let look_in_memory = || {
+        node.glance(|machine| machine.events_after(after).map(|mut events| in_memory(machine, &mut events)))
+    };
     let memory_after = match look_in_memory() {
         Ok(found) => return Ok(found),
         Err(memory_after) => memory_after,
@@ -164,7 +172,9 @@ async fn look(
         FilePage::Events(events, cursor) => {
             // A watcher takes the whole page, so that it goes on where that ends.
             let look_max = if look_max >= LOOK_MAX { usize::MAX } else { look_max };
-            let (batches, after, _) = gather(&mut events.iter(), prefix, after, look_max);
+            let (batches, after, _) = node.glance(|machine| {
+                gather(&mut events.iter(), (Access::new(machine, identity), prefix), after, look_max)
+            });
             let cut = events.last().is_some_and(|last| last.revision > after);
             Ok(Found { batches, after, more: true, cursor: Some(cursor).filter(|_| !cut) })
         }
@@ -178,7 +188,7 @@ async fn look(
 /// Whole revisions out of a row of events, about `look_max` events: up to which revision, and whether there is more.
 fn gather(
     events: &mut dyn Iterator<Item = &Event>,
-    prefix: &str,
+    (access, prefix): (Access<'_>, &str),
     begin_after: Revision,
     look_max: usize,
 ) -> (Vec<Batch>, Revision, bool) {
@@ -190,7 +200,7 @@ fn gather(
         }
         looked += 1;
         after = event.revision;
-        if !concerns(&event.kind, prefix) {
+        if !concerns(&event.kind, prefix) || !access.sees(event) {
             continue;
         }
         if let EventKind::Put { value, .. } = &event.kind {
@@ -220,6 +230,7 @@ impl Remembered {
     /// The page that begins with revision `from`, or with the oldest from which on none is missing.
     pub async fn page(
         node: &Node,
+        identity: &Identity,
         prefix: &str,
         from: Option<u64>,
         limit: usize,
@@ -228,7 +239,7 @@ impl Remembered {
             node.glance(|machine| machine.events_after(Revision::default()).err().unwrap_or_default());
         let complete_after = node.past_events().complete_after(in_memory).await;
         let after = from.map_or(complete_after, |from| Revision::new(from.saturating_sub(1)));
-        let found = look(node, prefix, after, None, limit).await?;
+        let found = look(node, (identity, prefix), after, None, limit).await?;
         let revision = node.glance(Machine::revision);
         Ok(Remembered {
             events: found.batches.into_iter().flat_map(|batch| batch.events).collect(),

@@ -10,13 +10,15 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
 use tenure_core::state::{
     BackupBase, Key, Pulse, RegisterRecord, Resource, Session, SigningKey, State, Waiter,
 };
 use tenure_core::{
-    BackupRecords, ClusterTime, Contradiction, FormatVersion, HolderName, RESTORE_PIECE_BYTES_MAX,
-    RESTORE_PIECE_RECORDS_MAX, RestoreId, RestorePiece, Revision, SessionNumber, WallTime,
+    BackupRecords, ClusterTime, Contradiction, FormatVersion, HolderName, IdentityName,
+    RESTORE_PIECE_BYTES_MAX, RESTORE_PIECE_RECORDS_MAX, RestoreId, RestorePiece, Revision, SessionNumber,
+    WallTime,
 };
 use xxhash_rust::xxh3::Xxh3Default;
 
@@ -110,6 +112,9 @@ pub fn read_backup(input: &mut dyn Read) -> Result<(BackupHead, State), WireErro
         piece.resources.into_iter().for_each(|(number, resource)| state.resources.insert(number, resource));
         piece.registers.into_iter().for_each(|(number, register)| state.registers.insert(number, register));
         state.used_nonces.extend(piece.used_nonces);
+        state.authority.credentials.extend(piece.credentials);
+        let policies = piece.policies.into_iter().map(|(name, policy)| (name, Arc::new(policy)));
+        state.authority.policies.extend(policies);
     }
     state.count_left_out(ended);
     check(&state)?;
@@ -166,7 +171,7 @@ pub struct BackupReader {
     base: Option<State>,
     block: BlockOrder,
     /// Who held what, in a backup that has sessions.
-    holders: BTreeMap<SessionNumber, HolderName>,
+    holders: BTreeMap<SessionNumber, (HolderName, Option<IdentityName>)>,
     piece: Piece,
     pieces: u64,
     records: u64,
@@ -383,10 +388,12 @@ impl BackupReader {
                 let number = SessionNumber::from_number(take_key(block, next_key)?);
                 let session = Session::take(block)?;
                 if !session.leases.is_empty() {
-                    self.holders.insert(number, session.holder);
+                    self.holders.insert(number, (session.holder, None));
                 }
             }
             tag::WAITERS => drop((take_key(block, next_key)?, Waiter::take(block)?)),
+            tag::CREDENTIALS if format >= FormatVersion::V2 => records.credentials.push(Coded::take(block)?),
+            tag::POLICIES if format >= FormatVersion::V2 => records.policies.push(Coded::take(block)?),
             tag::KEYS => drop((std::sync::Arc::<str>::take(block)?, SigningKey::take(block)?)),
             other => return Err(block.corrupt(format!("there is no block of kind {other}"))),
         }
@@ -410,6 +417,8 @@ impl BackupReader {
         piece.records.resources.extend(records.resources);
         piece.records.registers.extend(records.registers);
         piece.records.used_nonces.extend(records.used_nonces);
+        piece.records.credentials.extend(records.credentials);
+        piece.records.policies.extend(records.policies);
         piece.ended += ended;
         piece.bytes += bytes.len();
         piece.hash.update(bytes);

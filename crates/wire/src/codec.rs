@@ -171,6 +171,11 @@ impl<'a> Reader<'a> {
         Ok(first)
     }
 
+    /// The next byte, without taking it.
+    pub(crate) fn peek(&self) -> Option<u8> {
+        self.rest.first().copied()
+    }
+
     pub(crate) fn bytes(&mut self, count: usize) -> Result<&'a [u8], WireError> {
         let (taken, rest) =
             self.rest.split_at_checked(count).ok_or(WireError::Truncated { what: self.what })?;

@@ -6,7 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
-use tenure_core::{InvalidName, InvalidSessionId, InvalidToken, KindSetting, Refusal};
+use tenure_core::{
+    Denial, DenialReason, InvalidName, InvalidSessionId, InvalidToken, KindSetting, OverQuota, Refusal,
+};
 use tonic::Code as Grpc;
 
 use crate::words::{millis, span};
@@ -131,6 +133,12 @@ codes! {
     NoSuchCall = "no_such_call", 404, Unimplemented, NotApplied;
     /// The path exists, but not with this method.
     MethodNotAllowed = "method_not_allowed", 405, Unimplemented, NotApplied;
+    /// The caller may not do this: no policy allows it, or its credential has ended.
+    Forbidden = "forbidden", 403, PermissionDenied, NotApplied;
+    /// Nobody has said who calls, or what proves it is not accepted.
+    Unauthenticated = "unauthenticated", 401, Unauthenticated, NotApplied;
+    /// The caller's policy allows no more of this.
+    Quota = "quota", 429, ResourceExhausted, NotApplied;
     /// The call came from a foreign web page, or names a foreign host.
     ForeignOrigin = "foreign_origin", 403, PermissionDenied, NotApplied;
     /// The events asked for are no longer remembered.
@@ -149,6 +157,8 @@ codes! {
     ChangeInProgress = "change_in_progress", 409, FailedPrecondition, NotApplied;
     /// The agreed format version cannot say this, or not every member knows the next one.
     UpgradeNeeded = "upgrade_needed", 409, FailedPrecondition, NotApplied;
+    /// The audit log cannot be written, and this node does nothing that is not recorded.
+    AuditFailed = "audit_failed", 503, Unavailable, NotApplied;
     /// A bug of this node; its log says more.
     Internal = "internal", 500, Internal, Unknown;
 }
@@ -228,6 +238,21 @@ pub struct About {
     /// Where a watch can begin again, or the revision of the register in the way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
+    /// Who asked, for `forbidden` and `quota`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
+    /// The right that it needs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verb: Option<String>,
+    /// Why it is forbidden, in one word.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The policy that comes nearest, or that sets the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// What there would be of the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<u64>,
 }
 
 impl About {
@@ -316,6 +341,11 @@ impl From<InvalidName> for ApiError {
             "resource" => "1 to 512 bytes of UTF-8, segments split by `/`, none of them empty, `.` or `..`",
             "holder" => "1 to 256 bytes of UTF-8 without control characters",
             "fence" => "1 to 128 bytes of UTF-8 without control characters",
+            "identity" => "a source and a name: cred/…, cert/…, jwt/… or host/…, at most 256 bytes",
+            "policy" => "1 to 128 letters, digits, `-`, `_` and `.`",
+            "prefix" => "1 to 1024 bytes, such as `pay/`; `*` is everything",
+            "verb" => "one of read, hold, write, manage, observe, operate, grant",
+            "credential" => "16 hexadecimal digits",
             _ => "1 to 1024 bytes",
         };
         ApiError::new(Code::InvalidName, error.to_string())
@@ -495,6 +525,29 @@ impl From<&Refusal> for ApiError {
                 E::new(Code::NotStaged, format!("piece {next} of the backup is missing"))
                     .hint("run `tenure cluster restore` again with the same file: it goes on with that piece")
             }
+            Refusal::Forbidden(denial) => {
+                let Denial { identity, verb, on, why, nearest } = &**denial;
+                E::new(Code::Forbidden, denial.to_string()).hint(denial_hint(*why)).about(About {
+                    identity: Some(identity.to_string()),
+                    verb: Some(verb.to_string()),
+                    reason: Some(why.as_str().into()),
+                    policy: nearest.as_ref().map(ToString::to_string),
+                    ..About::resource(on)
+                })
+            }
+            Refusal::OverQuota(over) => {
+                let OverQuota { identity, limit, max, used, policy } = &**over;
+                E::new(Code::Quota, over.to_string())
+                    .hint("give something back first, or ask whoever manages the policy for more")
+                    .about(About {
+                        identity: Some(identity.to_string()),
+                        limit: Some((*limit).into()),
+                        max: Some(*max),
+                        used: Some(*used),
+                        policy: policy.as_ref().map(ToString::to_string),
+                        ..About::default()
+                    })
+            }
             Refusal::TokensExhausted => E::new(Code::TokensExhausted, "the tokens below 2^53 are used up")
                 .hint("form a new cluster; fences must then be repaired to its tokens"),
         }
@@ -504,6 +557,20 @@ impl From<&Refusal> for ApiError {
 /// A word that this build does not know is a newer server's; the effect still tells what to do.
 fn code_or_internal<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Code, D::Error> {
     Ok(String::deserialize(input)?.parse().unwrap_or(Code::Internal))
+}
+
+fn denial_hint(why: DenialReason) -> &'static str {
+    match why {
+        DenialReason::NoPolicy => "`tenure auth explain VERB NAME` shows which policies there are for you",
+        DenialReason::Expired => {
+            "issue a new credential (`tenure auth new`); what is held can be kept for a day"
+        }
+        DenialReason::Revoked => "issue a new credential (`tenure auth new`)",
+        DenialReason::OtherSession => "use the session with the credential that opened it",
+        DenialReason::OtherHolder => "only the identity that holds the lease may use its token",
+        DenialReason::HolderName => "open the session with your own name as its holder",
+        DenialReason::BeyondOwn => "ask somebody who has the right to give it",
+    }
 }
 
 fn kind_in_words(kind: KindSetting) -> String {

@@ -131,7 +131,7 @@ impl EventFrame {
     }
 }
 
-record!(Event { revision, wall, kind });
+record!(Event { revision, wall, kind, identity since 2 });
 choice!(EventKind {
     1 => Opened { session, holder },
     2 => Closed { session, holder, why },

@@ -9,9 +9,10 @@
 //! A leader that seals batches can encode commands as they arrive and put the head before them at the end:
 //! an entry is [`encode_entry_head`] followed by that many [`encode_command`]s.
 
-use tenure_core::{ClusterTime, Command, Entry, FormatVersion, Renewal, SessionNumber, WallTime};
+use tenure_core::{ClusterTime, Command, Entry, FormatVersion, Identity, Renewal, SessionNumber, WallTime};
 
 use crate::codec::{Coded, Output, Reader, WireError, put_signed, put_varint};
+use crate::records::ATTRIBUTED;
 
 const ENTRY: &str = "log entry";
 const COMMAND: &str = "command";
@@ -51,6 +52,18 @@ pub fn encode_entry_head(
 pub fn encode_command(version: FormatVersion, command: &Command, out: &mut Vec<u8>) {
     debug_assert!(command.fits(version), "asked before encoding: {command:?} in version {version}");
     Output::append(version, out, |out| command.put(out));
+}
+
+/// Appends one command of this caller: from anyone it is the command alone. Version 1 knows no callers, and nothing is
+/// judged there.
+pub fn encode_command_of(version: FormatVersion, identity: &Identity, command: &Command, out: &mut Vec<u8>) {
+    if version >= FormatVersion::V2 && *identity != Identity::Anyone {
+        Output::append(version, out, |out| {
+            out.push(ATTRIBUTED);
+            identity.put(out);
+        });
+    }
+    encode_command(version, command, out);
 }
 
 /// Whether this version can say all of the command. If not, the cluster has to agree on a newer one first.

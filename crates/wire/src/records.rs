@@ -6,11 +6,13 @@
 use std::cmp::Reverse;
 
 use tenure_core::{
-    Acquire, AcquireBy, BackupRecords, Caller, ClusterTime, Command, Compare, CompareField, CompareOp, Done,
-    EndReason, FenceName, FormatVersion, Generation, Grant, Guard, HolderName, Holding, KindSetting, Limits,
-    Mode, Nonce, Open, Operation, Policies, Refusal, Register, RegisterKey, ResourceName, RestoreBegin,
-    RestoreId, RestorePiece, Revision, Scope, Secret, SessionId, SessionNumber, Settings, Slot, Token,
-    TransmissionId, Wait, WallTime, Write,
+    Acquire, AcquireBy, Attributed, BackupRecords, Caller, ClusterTime, Command, Compare, CompareField,
+    CompareOp, Credential, CredentialId, Denial, DenialReason, Done, EndReason, FenceName, FormatVersion,
+    Generation, Grant, Guard, HolderName, HolderRule, Holding, Identity, IdentityName, KindSetting, Limits,
+    Mode, Nonce, Open, Operation, OverQuota, Policies, Policy, PolicyName, Prefix, PutCredential, PutPolicy,
+    Quotas, Refusal, Register, RegisterKey, ResourceName, RestoreBegin, RestoreId, RestorePiece, Revision,
+    Scope, Secret, SessionId, SessionNumber, Settings, Slot, Token, TransmissionId, Verb, Verbs, Wait,
+    WallTime, Who, Write,
 };
 
 use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record, token_of};
@@ -121,7 +123,48 @@ macro_rules! name {
     )*};
 }
 
-name!(ResourceName, HolderName, FenceName);
+name!(ResourceName, HolderName, FenceName, IdentityName, PolicyName, Who, Prefix);
+
+impl Coded for CredentialId {
+    fn put(&self, out: &mut Output) {
+        self.as_bytes().put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(CredentialId::new(input.array()?))
+    }
+}
+
+impl Coded for Verbs {
+    fn put(&self, out: &mut Output) {
+        out.push(self.bits());
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let bits = input.byte()?;
+        Verbs::from_bits(bits).ok_or_else(|| input.corrupt("a policy allows what there is not"))
+    }
+}
+
+impl Coded for Attributed {
+    fn put(&self, out: &mut Output) {
+        let Attributed { identity, command } = self;
+        identity.put(out);
+        command.put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        let identity = Identity::take(input)?;
+        // Looked at before it is read: one inside the other, without end, would overflow the stack.
+        if input.peek() == Some(ATTRIBUTED) {
+            return Err(input.corrupt("a command is from two callers"));
+        }
+        Ok(Attributed { identity, command: Command::take(input)? })
+    }
+    fn fits(&self, version: FormatVersion) -> bool {
+        self.command.fits(version)
+    }
+}
+
+/// The tag of a command that says who it is from.
+pub(crate) const ATTRIBUTED: u8 = 28;
 
 impl Coded for RegisterKey {
     fn put(&self, out: &mut Output) {
@@ -154,7 +197,14 @@ record!(Guard { scope, token });
 record!(Settings { cluster, limits });
 record!(RestoreBegin { id, base, token_floor, holders_stopped });
 record!(RestorePiece { id, number, bytes, checksum, ended, records });
-record!(BackupRecords { resources, registers, used_nonces });
+record!(BackupRecords { resources, registers, used_nonces, credentials since 2, policies since 2 });
+record!(PutCredential { id, name, hash, expires });
+record!(PutPolicy { name, policy, now });
+record!(Policy { who, on, may, holder, limits });
+record!(Quotas { sessions, leases, waiters, registers, bytes, ttl_max, priority_max });
+record!(Credential { name, hash, created, expires, revoked });
+record!(Denial { identity, verb, on, why, nearest });
+record!(OverQuota { identity, limit, max, used, policy });
 record!(Limits {
     ttl_min,
     ttl_max,
@@ -186,7 +236,7 @@ record!(Limits {
 });
 record!(Grant { resource, session, holder, mode, slot, token, generation, remaining, ttl, waited, fences });
 record!(Register { key, value, create_revision, mod_revision, version, session, guard });
-record!(Holding { session, holder, mode, slot, token, generation, remaining, ttl, held_for, notice, lapsed });
+record!(Holding { session, holder, mode, slot, token, generation, remaining, ttl, held_for, notice, lapsed, identity since 2 });
 
 choice!(Command {
     1 => Open(open),
@@ -216,6 +266,34 @@ choice!(Command {
     25 since 2 => RestoreBegin(begin),
     26 since 2 => RestorePiece(piece),
     27 since 2 => RestoreCommit { id, pieces, records, checksum },
+    28 since 2 => As(attributed),
+    29 since 2 => PutCredential(credential),
+    30 since 2 => RevokeCredential { id, now },
+    31 since 2 => PutPolicy(policy),
+    32 since 2 => RemovePolicy { name, now },
+    33 since 2 => SetEnforced { enforced },
+});
+
+choice!(Identity { 1 => Anyone, 2 => Node, 3 => Operator, 4 => Named { name, credential } });
+choice!(Verb {
+    1 => Public,
+    2 => Read,
+    3 => Hold,
+    4 => Write,
+    5 => Manage,
+    6 => Observe,
+    7 => Operate,
+    8 => Grant,
+});
+choice!(HolderRule { 1 => Any, 2 => Own });
+choice!(DenialReason {
+    1 => NoPolicy,
+    2 => Expired,
+    3 => Revoked,
+    4 => OtherSession,
+    5 => OtherHolder,
+    6 => HolderName,
+    7 => BeyondOwn,
 });
 
 choice!(AcquireBy { 1 => Session(caller), 2 => Opening(open) });
@@ -281,4 +359,6 @@ choice!(Refusal {
     23 => NotEmpty,
     24 => NonceUsed,
     25 since 2 => NotStaged { next },
+    26 since 2 => Forbidden(denial),
+    27 since 2 => OverQuota(over),
 });

@@ -8,15 +8,17 @@
 //! Equal states give equal bytes, wherever and whenever they were written: blocks are cut by their content
 //! alone. So [`state_hash`] is a hash over these bytes, and two nodes that disagree about it have diverged.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
+use std::sync::Arc;
 
-use tenure_core::FormatVersion;
 use tenure_core::state::{
-    Answers, BackupBase, Content, CowMap, Dropped, EndedLease, FenceRecord, HistoryLimit, Hold, HoldMore,
-    Key, Notice, PackedHistory, Place, Pulse, RegisterNumber, RegisterRecord, Remembered, RememberedGrant,
-    Resource, ResourceMore, ResourceNumber, Restored, Session, SessionMore, SigningKey, Staging, State,
-    Totals, Transition, UsedNonce, Waiter, WaiterNumber,
+    Answers, Authority, BackupBase, Content, CowMap, Dropped, EndedLease, FenceRecord, HistoryLimit, Hold,
+    HoldMore, IdentityNumber, Key, Notice, PackedHistory, Place, Pulse, RegisterNumber, RegisterRecord,
+    Remembered, RememberedGrant, Resource, ResourceMore, ResourceNumber, Restored, Session, SessionMore,
+    SigningKey, Staging, State, Totals, Transition, UsedNonce, Waiter, WaiterNumber,
 };
+use tenure_core::{FormatVersion, Policy};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::codec::{
@@ -44,6 +46,11 @@ pub(crate) mod tag {
     pub const STAGED_RESOURCES: u8 = 10;
     pub const STAGED_REGISTERS: u8 = 11;
     pub const STAGED_NONCES: u8 = 12;
+    pub const CREDENTIALS: u8 = 13;
+    pub const POLICIES: u8 = 14;
+    pub const IDENTITIES: u8 = 15;
+    pub const STAGED_CREDENTIALS: u8 = 16;
+    pub const STAGED_POLICIES: u8 = 17;
     pub const END: u8 = 255;
 }
 
@@ -73,7 +80,9 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
         totals,
         staging,
         restored,
+        authority,
     } = state;
+    let Authority { enforced, wall: latest_wall, credentials, policies, identities } = authority;
 
     out.write_all(&MAGIC)?;
     out.write_all(&[format.get()])?;
@@ -92,6 +101,8 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
         registers_named.put(bytes);
         totals.put(bytes);
         field!(put restored, bytes, 2);
+        field!(put enforced, bytes, 2);
+        field!(put latest_wall, bytes, 2);
     })?;
     blocks.map(tag::PULSES, pulses)?;
     blocks.records(tag::SESSIONS, sessions, |number, session, bytes| {
@@ -113,6 +124,14 @@ pub fn write_snapshot(state: &State, out: &mut dyn Write) -> io::Result<()> {
     }
     if let Some(staging) = staging {
         blocks.staging(staging)?;
+    }
+    blocks.entries(tag::CREDENTIALS, credentials)?;
+    blocks.entries(tag::POLICIES, policies.iter().map(|(name, policy)| (name, &**policy)))?;
+    blocks.entries(tag::IDENTITIES, identities)?;
+    if let Some(staging) = staging {
+        blocks.entries(tag::STAGED_CREDENTIALS, &staging.credentials)?;
+        let policies = staging.policies.iter().map(|(name, policy)| (name, &**policy));
+        blocks.entries(tag::STAGED_POLICIES, policies)?;
     }
     blocks.finish()
 }
@@ -204,6 +223,21 @@ pub fn read_snapshot(newest: FormatVersion, input: &mut dyn Read) -> Result<Stat
                 tag::STAGED_NONCES => {
                     staging(&mut state)?.used_nonces.push_back(Coded::take(&mut block)?);
                 }
+                tag::CREDENTIALS if format >= FormatVersion::V2 => {
+                    take_entry(&mut block, &mut state.authority.credentials, |credential| credential)?;
+                }
+                tag::POLICIES if format >= FormatVersion::V2 => {
+                    take_entry(&mut block, &mut state.authority.policies, Arc::<Policy>::new)?;
+                }
+                tag::IDENTITIES if format >= FormatVersion::V2 => {
+                    take_entry(&mut block, &mut state.authority.identities, |identity| identity)?;
+                }
+                tag::STAGED_CREDENTIALS => {
+                    take_entry(&mut block, &mut staging(&mut state)?.credentials, |credential| credential)?;
+                }
+                tag::STAGED_POLICIES => {
+                    take_entry(&mut block, &mut staging(&mut state)?.policies, Arc::<Policy>::new)?;
+                }
                 other => return Err(block.corrupt(format!("there is no block of kind {other}"))),
             }
         }
@@ -273,6 +307,9 @@ impl Blocks<'_> {
             resources,
             registers,
             used_nonces,
+            // Behind what the state itself has of these, because blocks come in the order of their tags.
+            credentials: _,
+            policies: _,
         } = staging;
         self.section(tag::STAGING)?;
         self.record(|bytes| {
@@ -291,6 +328,22 @@ impl Blocks<'_> {
         self.section(tag::STAGED_NONCES)?;
         for used in used_nonces {
             self.record(|bytes| used.put(bytes))?;
+        }
+        Ok(())
+    }
+
+    /// Entries of a map that is not numbered, in the order of their keys.
+    fn entries<'a, K: Coded + 'a, T: Coded + 'a>(
+        &mut self,
+        tag: u8,
+        entries: impl IntoIterator<Item = (&'a K, &'a T)>,
+    ) -> io::Result<()> {
+        self.section(tag)?;
+        for (key, record) in entries {
+            self.record(|bytes| {
+                key.put(bytes);
+                record.put(bytes);
+            })?;
         }
         Ok(())
     }
@@ -370,6 +423,8 @@ fn take_staging(input: &mut Reader<'_>) -> Result<Staging, WireError> {
         resources: CowMap::default(),
         registers: CowMap::default(),
         used_nonces: Default::default(),
+        credentials: BTreeMap::new(),
+        policies: BTreeMap::new(),
     })
 }
 
@@ -387,6 +442,22 @@ pub(crate) fn take_base(input: &mut Reader<'_>, state: &mut State) -> Result<(),
     state.registers_named = Coded::take(input)?;
     state.totals = Coded::take(input)?;
     state.restored = field!(take input, 2);
+    state.authority.enforced = field!(take input, 2);
+    state.authority.wall = field!(take input, 2);
+    Ok(())
+}
+
+/// An entry of a map that is not numbered; keys rise.
+pub(crate) fn take_entry<K: Coded + Ord, T: Coded, V>(
+    input: &mut Reader<'_>,
+    map: &mut BTreeMap<K, V>,
+    value: impl Fn(T) -> V,
+) -> Result<(), WireError> {
+    let (key, record) = Coded::take(input)?;
+    if map.last_key_value().is_some_and(|(last, _)| *last >= key) {
+        return Err(input.corrupt("its records are out of order"));
+    }
+    map.insert(key, value(record));
     Ok(())
 }
 
@@ -450,7 +521,17 @@ macro_rules! record_number {
 record_number!(ResourceNumber, WaiterNumber, RegisterNumber);
 
 record!(Pulse { deadline, ttl, number, last_lease_revision, lapsed, has_events });
-record!(Session { secret, holder, nonce, implicit, plain, opened_at, leases, answers, more });
+record!(Session { secret, holder, nonce, implicit, plain, opened_at, leases, answers, more, identity since 2 });
+
+impl Coded for IdentityNumber {
+    fn put(&self, out: &mut Output) {
+        self.0.put(out);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+        u32::take(input).map(IdentityNumber)
+    }
+}
+
 record!(SessionMore { waiters, ephemerals, events, ended_lost, hard_limit, pause_reported_at });
 record!(EndedLease { revision, resource, token, why });
 record!(Answers { floor, remembered });
@@ -476,6 +557,7 @@ record!(Transition {
     to_wall,
     why,
     reason,
+    identity since 2,
 });
 record!(Dropped { limit, token, to_wall });
 choice!(HistoryLimit { 1 => Count, 2 => Age, 3 => Bytes });
@@ -523,6 +605,7 @@ record!(BackupBase {
     waiters_arrived,
     registers_named,
     totals,
+    enforced since 2,
 });
 record!(Restored { id, token_floor, sessions_opened, registers_named });
 record!(Totals {

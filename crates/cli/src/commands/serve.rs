@@ -11,7 +11,9 @@ use clap::ValueEnum;
 use serde_json::json;
 use tenure_client::DEFAULT_PORT;
 use tenure_core::FormatVersion;
-use tenure_server::{Config, EventFileOptions, Server};
+use tenure_server::{
+    AuditFileLimits, AuditOptions, AuditPlace, AuditScope, Config, EventFileOptions, JwtIssuer, Server,
+};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
@@ -78,12 +80,43 @@ pub struct Args {
     /// Client connections open at once; by default as many as the limit of open files allows, at most 16384
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_max: Option<u32>,
+    /// Believe the JSON web tokens of an issuer: `k8s,issuer=https://…,audience=tenure,jwks=FILE`. Its callers are
+    /// jwt/k8s/SUBJECT. The file is read again when it changes; nobody is called. May be given several times
+    #[arg(long, value_name = "NAME,issuer=…,audience=…,jwks=FILE[,algorithms=…]", help_heading = "Callers")]
+    pub jwt: Vec<JwtIssuer>,
+    /// Calls a second that one identity may make on this node, renewals apart; 0 is as many as it takes
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Callers")]
+    pub identity_calls_per_second: u32,
+    /// Where the audit log goes: a folder, `stderr`, or `off`; by default a folder in the data directory
+    #[arg(long, value_name = "DIR", help_heading = "Audit log")]
+    pub audit_log: Option<String>,
+    /// What is recorded: denials and calls that manage, operate or grant (`sensitive`), or `all`
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = AuditArg::Sensitive, help_heading = "Audit log")]
+    pub audit: AuditArg,
+    /// Bytes of one file of the audit log
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", help_heading = "Audit log")]
+    pub audit_bytes: Bytes,
+    /// Files of the audit log that are kept
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Audit log")]
+    pub audit_files: u16,
+    /// Refuse what must be recorded while the audit log cannot be written
+    #[arg(long, help_heading = "Audit log")]
+    pub audit_strict: bool,
     /// How log lines look on stderr
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text, help_heading = "Log")]
     pub log_format: LogFormat,
     /// What is logged: error, warn, info, debug or trace, also per module as in `info,tenure_server=debug`
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "TENURE_LOG", help_heading = "Log")]
     pub log_level: LogLevel,
+}
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AuditArg {
+    /// What was denied, and what manages, operates or grants.
+    Sensitive,
+    /// Everything but renewals that were answered, and pages that need no right.
+    All,
 }
 
 /// How log lines look.
@@ -234,6 +267,9 @@ fn config(args: &Args) -> Result<Config, CommandError> {
     config.event_files =
         EventFileOptions { bytes_max: args.events_bytes.get(), age_max: args.events_age.get() };
     config.peers_beyond_this_machine = args.insecure;
+    config.jwt_issuers.clone_from(&args.jwt);
+    config.identity_limits.calls_per_second = Some(args.identity_calls_per_second).filter(|calls| *calls > 0);
+    config.audit = audit(args)?;
     config.connections_max = args.connections_max.map(|many| many as usize);
     if let (Some(node), Some(Peers(peers))) = (args.node, &args.peers) {
         let Some(own) = peers.get(&node) else {
@@ -249,6 +285,29 @@ fn config(args: &Args) -> Result<Config, CommandError> {
         config.peers.clone_from(peers);
     }
     Ok(config)
+}
+
+fn audit(args: &Args) -> Result<Option<AuditOptions>, CommandError> {
+    let limits =
+        AuditFileLimits { file_bytes_max: args.audit_bytes.get(), files_max: args.audit_files.into() };
+    let place = match args.audit_log.as_deref() {
+        Some("off") if args.audit_strict => {
+            return Err(CommandError::with_hint(
+                Exit::Usage,
+                "--audit-strict needs an audit log, and --audit-log is off",
+                "leave --audit-log out, or name a folder or stderr",
+            ));
+        }
+        Some("off") => return Ok(None),
+        Some("stderr") => AuditPlace::Stderr,
+        Some(folder) => AuditPlace::Folder(folder.into(), limits),
+        None => AuditPlace::Folder(args.data_dir.join("audit"), limits),
+    };
+    let scope = match args.audit {
+        AuditArg::Sensitive => AuditScope::Sensitive,
+        AuditArg::All => AuditScope::All,
+    };
+    Ok(Some(AuditOptions { place, scope, strict: args.audit_strict }))
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, CommandError> {

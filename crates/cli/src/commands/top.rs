@@ -9,7 +9,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwins
 use serde_json::json;
 use tenure_client::proto::cluster_client::ClusterClient;
 use tenure_client::proto::leases_client::LeasesClient;
-use tenure_client::{Endpoints, proto};
+use tenure_client::{Credential, Endpoints, proto};
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::Moment;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -216,7 +216,7 @@ async fn look(prefix: &str, context: &Context<'_>) -> Result<Glance, CommandErro
 /// The page at `/metrics` of the first endpoint that gives it.
 async fn metrics(endpoints: &Endpoints) -> Option<String> {
     for endpoint in endpoints.as_slice() {
-        if let Ok(page) = get_metrics(&endpoint.to_string()).await {
+        if let Ok(page) = get_metrics(&endpoint.to_string(), endpoints.credential()).await {
             return Some(page);
         }
     }
@@ -224,10 +224,16 @@ async fn metrics(endpoints: &Endpoints) -> Option<String> {
 }
 
 /// One request, one answer, one connection: less than a library for it would be.
-async fn get_metrics(address: &str) -> io::Result<String> {
+async fn get_metrics(address: &str, credential: Option<&Credential>) -> io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
+    let head = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    if let Some(credential) = credential {
+        stream.write_all(b"Authorization: ").await?;
+        stream.write_all(credential.authorization().as_bytes()).await?;
+        stream.write_all(b"\r\n").await?;
+    }
+    stream.write_all(b"\r\n").await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     match answer.split_once("\r\n\r\n") {

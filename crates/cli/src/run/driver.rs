@@ -16,7 +16,7 @@ use tenure_clock::{MachineMoment, SystemClock};
 use tenure_core::{HolderName, Mode, Policies, ResourceName, TimingNumbers};
 use tenure_wire::words::span;
 
-use super::channel::{FromGuardian, ToGuardian};
+use super::channel::{FromGuardian, Presented, ToGuardian};
 use super::guardian::Guardian;
 use super::logic::{Action, Cause, Ending, Event, Finish, Hold, Margins, Outcome, RunLogic};
 use super::proc::{self, Handle};
@@ -204,6 +204,7 @@ impl<'a> Stage<'a> {
             kill_before: margins.hard / GUARDIAN_LATER,
             session: held.session.id().to_string(),
             endpoints: self.endpoints.to_string(),
+            credential: Presented::of(self.endpoints),
         });
         let token = held.permit.token();
         let resource = &plan.resource;

@@ -16,10 +16,10 @@ use tenure_wire::proto::stream_client::StreamClient;
 use tenure_wire::{ApiError, Code, grpc, proto};
 use tokio::sync::{mpsc, oneshot};
 use tonic::Streaming;
-use tonic::transport::Channel;
 
 use super::endpoint_errors::{EndpointErrors, reason};
 use super::{CONNECT_WITHIN, connect, failure, frames, unanswered};
+use crate::channel::Channel;
 use crate::dial::Dialer;
 use crate::endpoints::Endpoint;
 use crate::error::{CallError, root_cause};

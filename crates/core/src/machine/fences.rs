@@ -122,7 +122,8 @@ impl Machine {
 
     pub(super) fn arm(&mut self, scope: Scope, fence: FenceName, token: Token) -> Answer {
         self.settled(&scope.resource).ok_or(Refusal::NotFound)?;
-        self.writer(&scope, token)?;
+        let holder = self.writer(&scope, token)?;
+        self.check_holder(holder, &scope)?;
         let number = self.names[&scope.resource];
         self.room_for_fences(self.resource(number), core::slice::from_ref(&fence))?;
         self.room_to_pin([&scope.resource])?;
@@ -142,6 +143,7 @@ impl Machine {
         count: u32,
     ) -> Answer {
         let number = self.settled(&scope.resource).ok_or(Refusal::NotFound)?;
+        self.check_reporter(&scope, [presented, seen])?;
         let (time, wall) = (self.state.time, self.state.wall);
         let record = self.resource_mut(number).more_mut().fences.get_mut(fence).ok_or(Refusal::NotFound)?;
         record.refused += u64::from(count);

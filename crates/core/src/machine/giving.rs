@@ -111,9 +111,11 @@ impl Machine {
             self.settle_session(session);
         }
         let Some(session) = self.named_by(Some(nonce)) else {
+            self.check_cancels()?;
             self.nonce_used(nonce);
             return Ok(Done::Cancelled { released: false });
         };
+        self.check_session(session)?;
         if !self.session(session).implicit {
             return Err(Refusal::Invalid(
                 "this nonce opened a session and acquired nothing; close the session by its id",
@@ -132,9 +134,11 @@ impl Machine {
             }
             let Some(session) = self.named_by(Some(nonce)) else {
                 // It was refused or has ended; or it is still on its way, and must do nothing when it arrives.
+                self.check_cancels()?;
                 self.nonce_used(nonce);
                 return Ok(Done::Cancelled { released: false });
             };
+            self.check_session(session)?;
             let released = self.session(session).plain && self.end_cancelled(session);
             return Ok(Done::Cancelled { released });
         };
@@ -200,6 +204,7 @@ impl Machine {
             let Some(waiter) = waiter else {
                 return Err(Refusal::NotReady { resource: name.clone(), session: to });
             };
+            machine.check_transfer(session, to, name)?;
             if machine.state.grants_from > machine.state.time {
                 let remaining = machine.state.grants_from.remaining_at(machine.state.time);
                 return Err(Refusal::Restoring { remaining });
@@ -259,6 +264,24 @@ impl Machine {
         }
         let token = self.take_token_for_nobody(number, &slots);
         Ok(Done::Revoked { holdings, token: Some(token) })
+    }
+
+    /// Ends one lease because the right to it is gone: by notice, or at once with a token for nobody.
+    pub(super) fn revoke_lease(
+        &mut self,
+        number: ResourceNumber,
+        session: SessionNumber,
+        now: bool,
+        reason: Arc<str>,
+    ) {
+        // Without a token left nothing would tell the fences.
+        if !now || self.tokens_left(1).is_err() {
+            return self.give_notice(number, session, EndReason::Revoked, Some(reason));
+        }
+        let slot = self.resource(number).hold_of(session).and_then(|hold| hold.slot);
+        let ending = Ending { reason: Some(reason), ..Ending::imposed(EndReason::Revoked) };
+        self.end_lease(number, session, ending);
+        self.take_token_for_nobody(number, &[slot]);
     }
 
     /// Takes a token that nobody gets, so that every earlier one is stale.

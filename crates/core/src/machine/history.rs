@@ -12,7 +12,7 @@ use super::state::{Dropped, HistoryLimit, Hold, Resource, ResourceNumber, Transi
 use crate::answer::Refusal;
 use crate::command::KindSetting;
 use crate::limits::{HISTORY_DROPPED_PER_LEASE_MAX, HISTORY_LEASE_BYTES};
-use crate::names::{HolderName, ResourceName};
+use crate::names::{HolderName, IdentityName, ResourceName};
 use crate::numbers::Token;
 use crate::time::{ClusterTime, WallTime};
 use crate::version::FormatVersion;
@@ -77,7 +77,7 @@ impl Machine {
         &mut self,
         number: ResourceNumber,
         hold: &Hold,
-        holder: HolderName,
+        who: (HolderName, Option<IdentityName>),
         ending: &Ending,
     ) {
         let (time, wall) = (self.state.time, self.state.wall);
@@ -85,7 +85,7 @@ impl Machine {
         let age_max = self.limits().history_age_max;
         // Release 0.1.0 noted nothing of what it dropped, and had no bound over all resources.
         let bounded = self.state.format >= FormatVersion::V2;
-        let past = hold.ended(holder, ending, time, wall);
+        let past = hold.ended(who, ending, time, wall);
         let history = &mut self.resource_mut(number).more_mut().history;
         let was_oldest = oldest(number, history);
         let freed = remember(history, &past, count_max, age_max, bounded);
@@ -187,7 +187,7 @@ impl Hold {
     /// The past lease that this one becomes.
     pub(super) fn ended(
         &self,
-        holder: HolderName,
+        (holder, identity): (HolderName, Option<IdentityName>),
         ending: &Ending,
         time: ClusterTime,
         wall: WallTime,
@@ -205,6 +205,7 @@ impl Hold {
             to_wall: wall,
             why: ending.why,
             reason: ending.reason.clone(),
+            identity,
         }
     }
 }

@@ -7,6 +7,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::authority::Moves;
 use super::deadlines::Due;
 use super::few::Few;
 use super::state::{EndedLease, Hold, HoldMore, Notice, Resource, ResourceMore, ResourceNumber};
@@ -252,6 +253,7 @@ impl Machine {
             held_for: self.state.time.since(hold.since),
             notice: hold.notice().map(|notice| notice.why),
             lapsed: !self.is_live(hold.session),
+            identity: self.opener_name(hold.session),
         }
     }
 
@@ -312,6 +314,7 @@ impl Machine {
         let leases = &mut self.session_mut(session).leases;
         let at = leases.binary_search(&number).expect_err("one_holder: a session holds a resource once");
         leases.insert(at, number);
+        self.count_lease(&name, session, Moves::Up);
 
         self.state.totals.grants += 1;
         let holder = self.session(session).holder.clone();
@@ -406,7 +409,9 @@ impl Machine {
         }
 
         let holder = self.session(session).holder.clone();
-        self.record_transition(number, &hold, holder.clone(), &ending);
+        let identity = self.opener_name(session);
+        self.record_transition(number, &hold, (holder.clone(), identity), &ending);
+        self.count_lease(&name, session, Moves::Down);
         self.count_end(ending.why);
         let revision = self.emit(EventKind::Ended {
             resource: name.clone(),

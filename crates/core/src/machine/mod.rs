@@ -8,6 +8,7 @@
 //! together with it; see [`Machine::apply`]. How the stamps come about is `proposer.rs`.
 
 mod answers;
+pub mod authority;
 pub mod cow_map;
 mod deadlines;
 mod events;
@@ -36,6 +37,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use self::authority::Authorities;
 use self::cow_map::CowMap;
 use self::deadlines::{Deadlines, Due};
 use self::events::EventLog;
@@ -51,8 +53,9 @@ use self::state::{RegisterNumber, ResourceNumber, State};
 use crate::answer::{Answer, Done, Refusal, RenewalAnswer, Resolved};
 use crate::command::{Command, Entry, Settings};
 use crate::event::{EndReason, Event, EventKind};
+use crate::identity::Identity;
 use crate::limits::Limits;
-use crate::names::{RegisterKey, ResourceName};
+use crate::names::{IdentityName, RegisterKey, ResourceName};
 use crate::numbers::{Revision, SessionNumber, Token};
 use crate::time::ClusterTime;
 use crate::version::FormatVersion;
@@ -83,6 +86,8 @@ pub struct Machine {
     answer_bytes: u64,
     /// How many sessions have lapsed: hardly ever any, so nobody need look for them.
     lapsed_sessions: usize,
+    /// Who may do what, indexed and counted.
+    authorities: Authorities,
     /// The indexes of what is staged: the machine's own, once it is restored.
     staged: Option<Box<StagedIndexes>>,
     /// What was staged last and will not be restored, until the driver takes it.
@@ -92,6 +97,8 @@ pub struct Machine {
     margins: Margins,
 
     // Of the entry being applied.
+    /// Who gave the command that is being applied.
+    caller: Identity,
     revision_raised: bool,
     successions: Vec<Succession>,
     resolved: Vec<Resolved>,
@@ -166,10 +173,12 @@ impl Machine {
             value_bytes: 0,
             answer_bytes: 0,
             lapsed_sessions: 0,
+            authorities: Authorities::default(),
             staged: None,
             discarded: None,
             events: EventLog::starting_after(state.revision),
             margins: Margins::default(),
+            caller: Identity::Anyone,
             revision_raised: false,
             successions: Vec::new(),
             resolved: Vec::new(),
@@ -186,6 +195,7 @@ impl Machine {
         machine.index_waiters()?;
         machine.index_registers()?;
         machine.index_staging()?;
+        machine.index_authority()?;
         if machine.state.resources.iter().any(|(number, _)| machine.first_queued_could_go(number)) {
             return Err(Contradiction("a resource is free and somebody waits for it"));
         }
@@ -207,6 +217,7 @@ impl Machine {
         let at = entry.at.max(self.state.time);
         self.events.turn_over(&self.state.settings.limits);
         self.state.wall = entry.wall;
+        self.keep_wall();
         self.state.entries += 1;
 
         let mut renewals: Vec<RenewalAnswer> =
@@ -238,7 +249,21 @@ impl Machine {
 
     /// Applies one command of an entry. Same state and command, same answer, on every replica.
     fn apply_command(&mut self, command: Command) -> Answer {
-        let answer = match command {
+        let Command::As(attributed) = command else { return self.apply_as_caller(command) };
+        self.caller = attributed.identity;
+        let answer = self.apply_as_caller(attributed.command);
+        self.caller = Identity::Anyone;
+        answer
+    }
+
+    fn apply_as_caller(&mut self, command: Command) -> Answer {
+        let answer = self.check_command(&command).and_then(|()| self.carry_out(command));
+        self.finish_step();
+        answer
+    }
+
+    fn carry_out(&mut self, command: Command) -> Answer {
+        match command {
             Command::Open(open) => self.open(open, Origin::Open).map(|opened| self.opened_answer(opened)),
             Command::Close { by, why } => self.close(by, why),
             Command::Acquire(acquire) => self.acquire(*acquire),
@@ -274,9 +299,24 @@ impl Machine {
             Command::PublishKey { node, kid, key } => self.publish_key(node, kid, key),
             Command::WithdrawKey { kid } => self.withdraw_key(&kid),
             Command::Upgrade { to } => self.upgrade(to),
-        };
-        self.finish_step();
-        answer
+            Command::PutCredential(put) => self.put_credential(*put),
+            Command::RevokeCredential { id, now } => self.revoke_credential(id, now),
+            Command::PutPolicy(put) => self.put_policy(*put),
+            Command::RemovePolicy { name, now } => self.remove_policy(&name, now),
+            Command::SetEnforced { enforced } => self.set_enforced(enforced),
+            Command::As(_) => Err(Refusal::Invalid("a command is from one caller")),
+        }
+    }
+
+    /// Credentials expire by the calendar, which may go back from one leader to the next: what counts is the latest
+    /// time that any entry had.
+    fn keep_wall(&mut self) {
+        let latest = &mut self.state.authority.wall;
+        if self.state.format >= FormatVersion::V2
+            && self.state.wall.as_unix_millis() > latest.as_unix_millis()
+        {
+            *latest = self.state.wall;
+        }
     }
 
     /// Ends everything whose time has come, as one visible change, then grants what became free.
@@ -320,11 +360,19 @@ impl Machine {
 
     /// Tells the world, under one revision for everything that one command (or one expiry pass) changes.
     fn emit(&mut self, kind: EventKind) -> Revision {
+        let identity = match kind.session() {
+            Some(session) => self.opener_name(session),
+            None => self.caller.name().cloned(),
+        };
+        self.emit_about(kind, identity)
+    }
+
+    fn emit_about(&mut self, kind: EventKind, identity: Option<IdentityName>) -> Revision {
         if !self.revision_raised {
             self.state.revision = self.state.revision.next();
             self.revision_raised = true;
         }
-        let event = Event { revision: self.state.revision, wall: self.state.wall, kind };
+        let event = Event { revision: self.state.revision, wall: self.state.wall, kind, identity };
         self.events.push(event);
         self.state.revision
     }

@@ -14,7 +14,7 @@ use core::fmt;
 use super::state::{Dropped, Transition};
 use crate::command::Mode;
 use crate::event::EndReason;
-use crate::names::HolderName;
+use crate::names::{HolderName, IdentityName};
 use crate::numbers::{Generation, SessionNumber, Slot, Token};
 use crate::time::{ClusterTime, WallTime};
 
@@ -168,9 +168,10 @@ pub(super) struct PackedLease<'a> {
     pub to: ClusterTime,
     pub to_wall: WallTime,
     pub why: EndReason,
-    /// Bytes of the holder's name and of the administrator's words.
+    /// Bytes of the holder's name, of the administrator's words and of the identity's name.
     pub text_bytes: usize,
     holder: &'a [u8],
+    identity: Option<&'a [u8]>,
     reason: Option<&'a [u8]>,
     generation: u64,
     session: u64,
@@ -189,6 +190,7 @@ mod head {
     pub const SLOTS: u8 = 1 << 4;
     pub const SLOT: u8 = 1 << 5;
     pub const REASON: u8 = 1 << 6;
+    pub const IDENTITY: u8 = 1 << 7;
 }
 
 fn pack(past: &Transition, out: &mut Vec<u8>) {
@@ -205,6 +207,7 @@ fn pack(past: &Transition, out: &mut Vec<u8>) {
         to_wall,
         why,
         reason,
+        identity,
     } = past;
     let why = EndReason::ALL.iter().position(|one| one == why).expect("all reasons are listed") as u8;
     let mode_bits = match mode {
@@ -214,7 +217,8 @@ fn pack(past: &Transition, out: &mut Vec<u8>) {
     };
     let slot_bit = if slot.is_some() { head::SLOT } else { 0 };
     let reason_bit = if reason.is_some() { head::REASON } else { 0 };
-    out.push(why | mode_bits | slot_bit | reason_bit);
+    let identity_bit = if identity.is_some() { head::IDENTITY } else { 0 };
+    out.push(why | mode_bits | slot_bit | reason_bit | identity_bit);
     put(token.get(), out);
     put(generation.get(), out);
     put(session.get(), out);
@@ -233,6 +237,9 @@ fn pack(past: &Transition, out: &mut Vec<u8>) {
     put_text(holder.as_str(), out);
     if let Some(reason) = reason {
         put_text(reason, out);
+    }
+    if let Some(identity) = identity {
+        put_text(identity.as_str(), out);
     }
 }
 
@@ -260,7 +267,8 @@ impl<'a> PackedLease<'a> {
         let wall_held = (zigzag >> 1) ^ (zigzag & 1).wrapping_neg();
         let holder = input.text();
         let reason = has(head::REASON).then(|| input.text());
-        let text_bytes = holder.len() + reason.map_or(0, <[u8]>::len);
+        let identity = has(head::IDENTITY).then(|| input.text());
+        let text_bytes = holder.len() + reason.map_or(0, <[u8]>::len) + identity.map_or(0, <[u8]>::len);
         let record = PackedLease {
             token,
             to: ClusterTime::from_micros(from.wrapping_add(held)),
@@ -268,6 +276,7 @@ impl<'a> PackedLease<'a> {
             why: EndReason::ALL[usize::from(flags & head::WHY)],
             text_bytes,
             holder,
+            identity,
             reason,
             generation,
             session,
@@ -294,6 +303,9 @@ impl<'a> PackedLease<'a> {
             to_wall: self.to_wall,
             why: self.why,
             reason: self.reason.map(|reason| text(reason).into()),
+            identity: self
+                .identity
+                .map(|name| text(name).parse::<IdentityName>().expect("a checked name was packed")),
         }
     }
 }

@@ -6,6 +6,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 
 use super::answers::Needs;
+use super::authority::Moves;
 use super::state::{Content, RegisterNumber, RegisterRecord};
 use super::{Contradiction, Machine};
 use crate::answer::{Answer, Done, Refusal, Register};
@@ -42,6 +43,7 @@ impl Machine {
     }
 
     fn write_for(&mut self, session: Option<SessionNumber>, remembered: bool, write: Write) -> Answer {
+        self.check_write(&write)?;
         let keys = write.compares.iter().map(|compare| &compare.key);
         let keys = keys.chain(write.then.iter().chain(&write.otherwise).map(Operation::key));
         for key in keys.cloned().collect::<Vec<_>>() {
@@ -127,6 +129,8 @@ impl Machine {
         {
             return Err(Self::limit("value_bytes_total_max", limits.value_bytes_total_max));
         }
+        let stored = planned.iter().map(|(key, now)| (*key, now.map(|(bytes, _)| bytes)));
+        self.check_stored(stored, |key| self.content(key).map(|content| content.value.len() as u64))?;
         if remembered && self.answer_bytes + read_bytes > limits.answer_bytes_total_max {
             return Err(Self::limit("answer_bytes_total_max", limits.answer_bytes_total_max));
         }
@@ -168,7 +172,10 @@ impl Machine {
         let Some(guard) = guard else { return Ok(None) };
         self.settled(&guard.scope.resource);
         match self.writer(&guard.scope, guard.token) {
-            Ok(writer) => Ok(Some(writer)),
+            Ok(writer) => {
+                self.check_holder(writer, &guard.scope)?;
+                Ok(Some(writer))
+            }
             Err(refusal) => {
                 self.state.totals.register_refusals += 1;
                 Err(refusal)
@@ -223,6 +230,10 @@ impl Machine {
         let (create_revision, version) =
             old.as_ref().map_or((None, 1), |old| (Some(old.create_revision), old.version + 1));
         self.detach(number, old.as_ref().and_then(|old| old.session));
+        if let Some(old) = &old {
+            self.count_register(key, Moves::Down, old.value.len() as u64);
+        }
+        self.count_register(key, Moves::Up, value.len() as u64);
         self.value_bytes += value.len() as u64;
         self.value_bytes -= old.map_or(0, |old| old.value.len() as u64);
         // The event is emitted first because it is what raises the revision that the register carries.
@@ -246,6 +257,7 @@ impl Machine {
         let Some(number) = self.keys.get(key).copied() else { return };
         let Some(content) = self.record_mut(number).content.take() else { return };
         self.detach(number, content.session);
+        self.count_register(key, Moves::Down, content.value.len() as u64);
         self.value_bytes -= content.value.len() as u64;
         if self.record_mut(number).guard.is_none() {
             self.state.registers.remove(number);

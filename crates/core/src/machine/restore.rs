@@ -15,11 +15,11 @@ use alloc::vec::Vec;
 
 use super::history::remember;
 use super::leases::Ending;
-use super::state::{BackupBase, RegisterNumber, RegisterRecord, Resource, ResourceNumber, State};
+use super::state::{Authority, BackupBase, RegisterNumber, RegisterRecord, Resource, ResourceNumber, State};
 use super::{Contradiction, Machine};
 use crate::answer::{Answer, Done, Refusal};
 use crate::event::{EndReason, EventKind};
-use crate::names::HolderName;
+use crate::names::{HolderName, IdentityName};
 use crate::numbers::{Revision, SessionNumber, Token};
 use crate::time::ClusterTime;
 use crate::version::FormatVersion;
@@ -59,6 +59,7 @@ impl Machine {
         state.settings.cluster = self.state.settings.cluster;
         state.entries = self.state.entries;
         state.wall = self.state.wall;
+        state.authority = core::mem::take(&mut self.state.authority);
         // No session exists on either side, so no deadline is cut short by time that jumps.
         state.time = state.time.max(self.state.time);
         state.revision = Revision::new(state.revision.get().max(self.state.revision.get()));
@@ -91,6 +92,7 @@ impl State {
             waiters_arrived: self.waiters_arrived,
             registers_named: self.registers_named,
             totals: self.totals,
+            enforced: self.authority.enforced,
         }
     }
 
@@ -113,7 +115,12 @@ impl State {
         for number in concerned {
             let resource = self.resources.remove(number).expect("just listed");
             let sessions = &self.sessions;
-            let holder = |number| sessions.get(number).map(|session| session.holder.clone());
+            let identities = &self.authority.identities;
+            let holder = |number| {
+                let session = sessions.get(number)?;
+                let identity = identities.get(&session.identity).and_then(|identity| identity.name());
+                Some((session.holder.clone(), identity.cloned()))
+            };
             let (resource, ended) = resource.without_sessions(&base, holder)?;
             self.resources.insert(number, resource);
             self.totals.count_expired(ended);
@@ -140,6 +147,7 @@ impl State {
             keys: BTreeMap::new(),
             staging: None,
             restored: None,
+            authority: Authority { identities: BTreeMap::new(), ..self.authority },
             ..self
         })
     }
@@ -156,7 +164,7 @@ impl Resource {
     pub fn without_sessions(
         mut self,
         base: &BackupBase,
-        holder: impl Fn(SessionNumber) -> Option<HolderName>,
+        holder: impl Fn(SessionNumber) -> Option<(HolderName, Option<IdentityName>)>,
     ) -> Result<(Resource, u64), Contradiction> {
         let holds = core::mem::take(&mut self.holds);
         for hold in &holds {

@@ -111,7 +111,9 @@ impl Machine {
     /// The session of this id, brought up to date.
     pub(super) fn settled_session(&mut self, id: SessionId) -> Result<SessionNumber, Refusal> {
         self.settle_session(self.known(id)?);
-        self.known(id)
+        let session = self.known(id)?;
+        self.check_session(session)?;
+        Ok(session)
     }
 
     /// Ends what is due of this session and has not been cleared away yet, and serves those who were behind
@@ -181,6 +183,7 @@ impl Machine {
         let Some(number) = self.named_by(open.nonce) else {
             return if self.nonces.is_used(nonce) { Err(Refusal::NonceUsed) } else { Ok(None) };
         };
+        self.check_session(number)?;
         if !self.is_live(number) {
             return Err(Refusal::NonceUsed);
         }
@@ -203,6 +206,7 @@ impl Machine {
             pulse.number = pulse.number.max(open.number);
             return Ok(OpenedSession { session, number: open.number });
         }
+        self.check_open(open.ttl)?;
         let sessions_max = self.limits().sessions_max;
         if self.state.sessions.len() >= sessions_max as usize {
             return Err(Self::limit("sessions_max", sessions_max));
@@ -216,7 +220,7 @@ impl Machine {
             Some(before) if before.holder == open.holder => before.holder.clone(),
             _ => open.holder,
         };
-        self.emit(EventKind::Opened { session, holder: holder.clone() });
+        let identity = self.number_of_caller();
         self.state.pulses.insert(
             session,
             Pulse {
@@ -232,8 +236,9 @@ impl Machine {
             session,
             Session {
                 secret: open.secret,
-                holder,
+                holder: holder.clone(),
                 nonce: open.nonce,
+                identity,
                 implicit: origin != Origin::Open,
                 plain: origin == Origin::PlainAcquire,
                 opened_at: self.state.time,
@@ -242,6 +247,7 @@ impl Machine {
                 more: None,
             },
         );
+        self.emit(EventKind::Opened { session, holder });
         if let Some(nonce) = open.nonce {
             self.nonces.add(nonce, session);
         }
@@ -487,7 +493,8 @@ impl Machine {
         }
         self.answer_bytes -= session.answers.value_bytes();
         self.changed_sessions.push(number);
-        self.emit(EventKind::Closed { session: number, holder: session.holder, why });
+        let identity = self.forget_identity(session.identity);
+        self.emit_about(EventKind::Closed { session: number, holder: session.holder, why }, identity);
     }
 
     /// Ends a session that an acquire opened, once it neither holds nor awaits anything.

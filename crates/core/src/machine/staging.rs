@@ -17,6 +17,7 @@
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::sync::Arc;
 use core::time::Duration;
 
 use super::cow_map::CowMap;
@@ -35,7 +36,9 @@ use super::{Contradiction, Machine, Margins};
 use crate::answer::{Answer, Done, Refusal};
 use crate::command::{BackupRecords, RestoreBegin, RestorePiece};
 use crate::event::EventKind;
-use crate::limits::{Limits, RESTORE_KEPT_FOR, RESTORE_PIECE_RECORDS_MAX, USED_NONCES_MAX};
+use crate::limits::{
+    CREDENTIALS_MAX, Limits, POLICIES_MAX, RESTORE_KEPT_FOR, RESTORE_PIECE_RECORDS_MAX, USED_NONCES_MAX,
+};
 use crate::names::{RegisterKey, ResourceName};
 use crate::numbers::{RestoreId, Revision};
 use crate::time::ClusterTime;
@@ -173,6 +176,8 @@ impl Staging {
             resources: CowMap::default(),
             registers: CowMap::default(),
             used_nonces: Default::default(),
+            credentials: BTreeMap::new(),
+            policies: BTreeMap::new(),
         }
     }
 
@@ -204,6 +209,19 @@ impl Staging {
         for used in records.used_nonces {
             indexes.add_nonce(used).map_err(contradicts)?;
             self.used_nonces.push_back(used);
+        }
+        for (id, credential) in records.credentials {
+            let rises = self.credentials.last_key_value().is_none_or(|(last, _)| *last < id);
+            check(rises, "its credentials are out of order").map_err(contradicts)?;
+            self.credentials.insert(id, credential);
+        }
+        for (name, policy) in records.policies {
+            let rises = self.policies.last_key_value().is_none_or(|(last, _)| *last < name);
+            check(rises, "its policies are out of order").map_err(contradicts)?;
+            self.policies.insert(name, Arc::new(policy));
+        }
+        if self.credentials.len() > CREDENTIALS_MAX || self.policies.len() > POLICIES_MAX {
+            return Err(contradicts(Contradiction("it has too many credentials or policies")));
         }
         if self.used_nonces.len() > USED_NONCES_MAX {
             return Err(contradicts(Contradiction("it has too many used nonces")));
@@ -327,7 +345,7 @@ impl Machine {
     fn take_over_staging(&mut self) {
         let staging = *self.state.staging.take().expect("checked before");
         let indexes = *self.staged.take().expect("a staging has indexes");
-        let Staging { begin, ended, resources, registers, used_nonces, .. } = staging;
+        let Staging { begin, ended, resources, registers, used_nonces, credentials, policies, .. } = staging;
         let RestoreBegin { id, base, token_floor, holders_stopped } = begin;
         // Taken apart without `..`, so that a new index cannot be forgotten here. What belongs to sessions is
         // empty, and what this entry has brought about so far stays.
@@ -346,10 +364,12 @@ impl Machine {
             value_bytes,
             answer_bytes: _,
             lapsed_sessions: _,
+            authorities: _,
             staged: _,
             discarded: _,
             events,
             margins,
+            caller: _,
             revision_raised,
             successions: _,
             resolved: _,
@@ -357,6 +377,19 @@ impl Machine {
             touched,
             changed_sessions: _,
         } = self;
+        // What this cluster was given before the restore stays: whoever restores must not lock themselves out.
+        let authority = &mut state.authority;
+        authority.enforced |= base.enforced;
+        for (id, credential) in credentials {
+            if authority.credentials.len() < CREDENTIALS_MAX {
+                authority.credentials.entry(id).or_insert(credential);
+            }
+        }
+        for (name, policy) in policies {
+            if authority.policies.len() < POLICIES_MAX {
+                authority.policies.entry(name).or_insert(policy);
+            }
+        }
         state.settings.limits = base.limits;
         // An older backup has the limits of its version.
         state.settings.limits.raise(state.format);
@@ -403,6 +436,7 @@ impl Machine {
         *events = EventLog::starting_after(state.revision);
         fresh.into_iter().for_each(|event| events.push(event));
         *revision_raised = false;
+        self.index_policies();
     }
 
     /// The answer of a restore that was committed, as long as nobody has used the cluster since.

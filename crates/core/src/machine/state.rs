@@ -13,11 +13,13 @@ pub use super::packed_history::PackedHistory;
 use crate::answer::Answer;
 use crate::command::{KindSetting, Mode, Policies, RestoreBegin, Settings};
 use crate::event::EndReason;
+use crate::identity::{CredentialId, Identity};
 use crate::limits::Limits;
-use crate::names::{FenceName, HolderName, RegisterKey, ResourceName, Scope};
+use crate::names::{FenceName, HolderName, IdentityName, PolicyName, RegisterKey, ResourceName, Scope};
 use crate::numbers::{
     Generation, Nonce, RestoreId, Revision, Secret, SessionNumber, Slot, Token, TransmissionId,
 };
+use crate::policy::Policy;
 use crate::time::{ClusterTime, Span, WallTime};
 use crate::version::FormatVersion;
 
@@ -108,6 +110,47 @@ pub struct State {
     pub staging: Option<Box<Staging>>,
     /// The restore that made this cluster what it is, if one did in pieces. Since format version 2.
     pub restored: Option<Restored>,
+    /// Who may do what. Since format version 2.
+    pub authority: Authority,
+}
+
+/// Who may do what, and who has sessions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Authority {
+    /// Whether the policies count. If not, everybody may do everything.
+    pub enforced: bool,
+    /// The latest calendar time of any entry: what credentials expire by, and nothing else does.
+    pub wall: WallTime,
+    /// The credentials that the cluster issued.
+    pub credentials: BTreeMap<CredentialId, Credential>,
+    /// The policies.
+    pub policies: BTreeMap<PolicyName, Arc<Policy>>,
+    /// Those who have sessions, by the number under which their sessions name them.
+    pub identities: BTreeMap<IdentityNumber, Identity>,
+}
+
+/// The number under which an identity stands that has sessions. Zero is anyone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct IdentityNumber(pub u32);
+
+impl IdentityNumber {
+    /// Nobody said who they are.
+    pub const ANYONE: IdentityNumber = IdentityNumber(0);
+}
+
+/// A credential that the cluster issued.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    /// Whom it makes its bearer.
+    pub name: IdentityName,
+    /// The SHA-256 of its secret half.
+    pub hash: [u8; 32],
+    /// When it was made known, for people.
+    pub created: WallTime,
+    /// When it expires, by the calendar.
+    pub expires: Option<WallTime>,
+    /// It was ended before that.
+    pub revoked: bool,
 }
 
 impl Default for State {
@@ -135,6 +178,7 @@ impl Default for State {
             totals: Totals::default(),
             staging: None,
             restored: None,
+            authority: Authority::default(),
         }
     }
 }
@@ -164,6 +208,8 @@ pub struct BackupBase {
     pub registers_named: u64,
     /// What has happened so far, counted.
     pub totals: Totals,
+    /// Whether the policies counted. Since format version 2.
+    pub enforced: bool,
 }
 
 /// A backup on its way into the cluster: what has arrived of it. Nothing of it is visible.
@@ -193,6 +239,10 @@ pub struct Staging {
     pub registers: CowMap<RegisterNumber, RegisterRecord>,
     /// The used nonces.
     pub used_nonces: VecDeque<UsedNonce>,
+    /// The credentials.
+    pub credentials: BTreeMap<CredentialId, Credential>,
+    /// The policies.
+    pub policies: BTreeMap<PolicyName, Arc<Policy>>,
 }
 
 /// What is remembered of a restore, so that whoever did not get its answer can ask again.
@@ -234,6 +284,8 @@ pub struct Session {
     pub holder: HolderName,
     /// The nonce that opened it.
     pub nonce: Option<Nonce>,
+    /// Who opened it. Since format version 2.
+    pub identity: IdentityNumber,
     /// It was opened by an acquire and ends with its last lease or wait.
     pub implicit: bool,
     /// Its acquire was plain: its nonce is the id of the one transmission that there was.
@@ -447,6 +499,8 @@ pub struct Transition {
     pub why: EndReason,
     /// The administrator's words.
     pub reason: Option<Arc<str>>,
+    /// Who opened the session, if that was said. Since format version 2.
+    pub identity: Option<IdentityName>,
 }
 
 /// The newest of the past leases that were dropped from a resource's history, and why. Since format version

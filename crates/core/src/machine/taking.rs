@@ -59,6 +59,7 @@ impl Machine {
     fn open_and_acquire(&mut self, open: Open, origin: Origin, acquire: &Acquire) -> Answer {
         self.check_ttl(open.ttl)?;
         self.check_policies(&acquire.policies, open.ttl)?;
+        self.check_take(None, &open.holder, open.ttl, acquire, false)?;
         // Refused before it opens anything: a refused acquire leaves no session behind. The resource is
         // looked at as the new session would see it.
         if let Some(former) = self.named_by(open.nonce) {
@@ -66,6 +67,8 @@ impl Machine {
         }
         let known = self.opened_before(&open)?;
         if known.is_none() {
+            self.check_take(None, &open.holder, open.ttl, acquire, true)?;
+            self.check_open(open.ttl)?;
             let known = self.records_of(acquire);
             self.settle_all(acquire, &known)?;
             match self.make_way(acquire, &known) {
@@ -165,6 +168,7 @@ impl Machine {
 
     fn acquire_for(&mut self, session: SessionNumber, number: Option<u64>, acquire: &Acquire) -> Answer {
         self.check_policies(&acquire.policies, self.ttl_of(session))?;
+        self.check_take_for(session, acquire, false)?;
         let known = self.records_of(acquire);
         self.settle_all(acquire, &known)?;
         if let Some(answer) = self.held_already(session, number, acquire, &known) {
@@ -173,6 +177,7 @@ impl Machine {
         if let Some(answer) = self.waits_already(session, number, acquire, &known) {
             return answer;
         }
+        self.check_take_for(session, acquire, true)?;
         // What it waits for counts, too: when its turn comes there is nobody to refuse.
         let leases_max = self.limits().leases_per_session_max;
         let owned = self.session(session).leases.len() + self.awaited_by(session);
@@ -219,6 +224,16 @@ impl Machine {
                 Ok(queued)
             }
         }
+    }
+
+    fn check_take_for(
+        &self,
+        session: SessionNumber,
+        acquire: &Acquire,
+        counted: bool,
+    ) -> Result<(), Refusal> {
+        let record = self.session(session);
+        self.check_take(Some(session), &record.holder, self.ttl_of(session), acquire, counted)
     }
 
     /// What a session gets that asks for what it holds already.

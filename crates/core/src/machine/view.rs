@@ -16,7 +16,7 @@ use crate::answer::{Grant, Holding, Register, RenewalEvents};
 use crate::command::{KindSetting, Mode};
 use crate::event::{EndReason, Event};
 use crate::limits::Limits;
-use crate::names::{FenceName, HolderName, RegisterKey, ResourceName};
+use crate::names::{FenceName, HolderName, IdentityName, RegisterKey, ResourceName};
 use crate::numbers::{Generation, Revision, SessionId, SessionNumber, Slot, Token};
 use crate::time::{ClusterTime, WallTime};
 
@@ -105,6 +105,8 @@ pub struct PastLease {
     pub why: EndReason,
     /// The administrator's words.
     pub reason: Option<Arc<str>>,
+    /// Who opened the session, if that was said.
+    pub identity: Option<IdentityName>,
 }
 
 impl From<Transition> for PastLease {
@@ -122,6 +124,7 @@ impl From<Transition> for PastLease {
             to_wall: past.to_wall,
             why: past.why,
             reason: past.reason,
+            identity: past.identity,
         }
     }
 }
@@ -198,6 +201,8 @@ pub struct WaiterView {
     pub remaining: Option<Duration>,
     /// Everything that it waits for.
     pub resources: Vec<ResourceName>,
+    /// Who opened the session, if that was said.
+    pub identity: Option<IdentityName>,
 }
 
 /// A session as anybody may see it: never its secret.
@@ -219,6 +224,8 @@ pub struct SessionView {
     pub waiters: usize,
     /// Past its TTL, not yet past its hard limit.
     pub lapsed: bool,
+    /// Who opened it, if that was said.
+    pub identity: Option<IdentityName>,
 }
 
 /// A session as the one who knows its id may see it: everything that a client needs that lost track.
@@ -383,6 +390,7 @@ impl Machine {
             waited: self.state.time.since(waiter.since),
             remaining: waiter.until.map(|until| until.remaining_at(self.state.time)),
             resources: waiter.resources.iter().map(|number| self.resource(*number).name.clone()).collect(),
+            identity: self.opener_name(waiter.session),
         })
     }
 
@@ -519,6 +527,7 @@ impl Machine {
             leases: session.leases.len(),
             waiters: session.more.as_ref().map_or(0, |more| more.waiters.len()),
             lapsed: !self.is_live(number),
+            identity: self.opener_name(number),
         })
     }
 

@@ -9,6 +9,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::authority::Moves;
 use super::deadlines::Due;
 use super::leases::Granting;
 use super::state::{HoldMore, Place, Resource, ResourceNumber, Waiter, WaiterNumber};
@@ -122,6 +123,7 @@ impl Machine {
             let record = self.resource_mut(resource);
             record.more_mut().queue.insert(place);
             let resource = record.name.clone();
+            self.count_waiter(&resource, session, Moves::Up);
             self.emit(EventKind::Queued { resource, session, holder: holder.clone(), number });
         }
         if let Some(until) = until {
@@ -282,7 +284,12 @@ impl Machine {
         let waiter = self.state.waiters.remove(number).expect("a waiter that leaves exists");
         let place = waiter.place(number);
         for resource in &waiter.resources {
-            self.resource_mut(*resource).more_mut().queue.remove(&place);
+            let record = self.resource_mut(*resource);
+            record.more_mut().queue.remove(&place);
+            if self.counts_quotas() {
+                let name = self.resource(*resource).name.clone();
+                self.count_waiter(&name, waiter.session, Moves::Down);
+            }
             self.freed.push(*resource);
         }
         if let Some(until) = waiter.until {

@@ -189,6 +189,46 @@ crate::calls! {
             grpc(client_streaming "/tenure.v1.Cluster/Restore" => grpc::cluster::restore)
         }
 
+        // Who may do what. What a policy gives is judged when the command is applied.
+        AuthPutCredential = "auth.put_credential", Grant, Command {
+            http(POST "/v1/auth/credentials" => http::auth::put_credential)
+            grpc(unary "/tenure.v1.Auth/PutCredential" => grpc::auth::put_credential)
+        }
+        // Whoever has a credential may give it up, so this needs no right before it is applied.
+        AuthRevokeCredential = "auth.revoke_credential", Public, Command {
+            http(DELETE "/v1/auth/credentials/{credential}" => http::auth::revoke_credential)
+            grpc(unary "/tenure.v1.Auth/RevokeCredential" => grpc::auth::revoke_credential)
+        }
+        AuthCredentials = "auth.credentials", Grant, Read {
+            http(GET "/v1/auth/credentials" => http::auth::credentials)
+            grpc(unary "/tenure.v1.Auth/ListCredentials" => grpc::auth::credentials)
+        }
+        AuthPutPolicy = "auth.put_policy", Grant, Command {
+            http(PUT "/v1/auth/policies/{policy}" => http::auth::put_policy)
+            grpc(unary "/tenure.v1.Auth/PutPolicy" => grpc::auth::put_policy)
+        }
+        AuthRemovePolicy = "auth.remove_policy", Grant, Command {
+            http(DELETE "/v1/auth/policies/{policy}" => http::auth::remove_policy)
+            grpc(unary "/tenure.v1.Auth/RemovePolicy" => grpc::auth::remove_policy)
+        }
+        AuthPolicies = "auth.policies", Grant, Read {
+            http(GET "/v1/auth/policies" => http::auth::policies)
+            grpc(unary "/tenure.v1.Auth/ListPolicies" => grpc::auth::policies)
+        }
+        AuthEnforce = "auth.enforce", Grant, Command {
+            http(POST "/v1/auth:enforce" => http::auth::enforce)
+            grpc(unary "/tenure.v1.Auth/Enforce" => grpc::auth::enforce)
+        }
+        // Everybody may ask about themselves.
+        AuthWhoAmI = "auth.whoami", Public, Read {
+            http(GET "/v1/auth/whoami" => http::auth::who_am_i)
+            grpc(unary "/tenure.v1.Auth/WhoAmI" => grpc::auth::who_am_i)
+        }
+        AuthExplain = "auth.explain", Public, Read {
+            http(POST "/v1/auth:explain" => http::auth::explain)
+            grpc(unary "/tenure.v1.Auth/Explain" => grpc::auth::explain)
+        }
+
         // The node itself.
         Probe = "probe", Public, Check {
             http(POST "/v1/probe/{number}" => http::pages::probe)
@@ -243,6 +283,12 @@ impl Call {
             | Command::RestoreBegin(_)
             | Command::RestorePiece(_)
             | Command::RestoreCommit { .. } => Call::ClusterRestore,
+            Command::As(attributed) => return Call::of(&attributed.command),
+            Command::PutCredential(_) => Call::AuthPutCredential,
+            Command::RevokeCredential { .. } => Call::AuthRevokeCredential,
+            Command::PutPolicy(_) => Call::AuthPutPolicy,
+            Command::RemovePolicy { .. } => Call::AuthRemovePolicy,
+            Command::SetEnforced { .. } => Call::AuthEnforce,
             Command::PublishKey { .. } => Call::SequencersRotate,
             Command::WithdrawKey { .. } => Call::SequencersWithdraw,
             Command::BecameLeader { .. } | Command::Configure(_) | Command::Upgrade { .. } => return None,

@@ -89,7 +89,7 @@ async fn submit_all(
     let (gathering, mut done) = Gathering::new(commands.len());
     for (at, encoded) in commands.into_iter().enumerate() {
         let gathering = gathering.clone();
-        // The node that forwards it will say whom it is from; for now everybody is anyone.
+        // Whom it is from is in what was forwarded.
         let forwarded = Submission::Forwarded { version, encoded };
         let reply = Box::new(move |answer| gathering.note(at, answer));
         node.accept(&Identity::Anyone, forwarded, reply);

@@ -4,6 +4,7 @@
 //! hold no rule of their own. Which handler serves which method is in the table of calls; this file carries messages
 //! between the two.
 
+pub(crate) mod auth;
 pub(crate) mod cluster;
 mod error;
 pub(crate) mod fences;

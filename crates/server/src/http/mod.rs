@@ -4,6 +4,7 @@
 //! JSON. They hold no rule of their own: which path leads to which handler is in the table of calls, how a request is
 //! read is `request.rs`, what an error looks like is `error.rs`, what can be asked is `crate::calls`.
 
+pub(crate) mod auth;
 pub(crate) mod dashboard;
 mod error;
 pub(crate) mod fences;

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, Uri, header};
 use http_body_util::BodyExt;
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
-use tenure_core::{RegisterKey, ResourceName, SessionId};
+use tenure_core::{InvalidName, RegisterKey, ResourceName, SessionId};
 use tenure_wire::{ApiError, Code, json};
 
 use crate::front::{Api, too_large};
@@ -49,6 +49,11 @@ impl HttpRequest {
     /// The register that the path names.
     pub fn key(&self) -> Result<RegisterKey, ApiError> {
         Ok(RegisterKey::try_from(bytes(&self.name).as_slice())?)
+    }
+
+    /// The policy or credential that the path names.
+    pub fn named<T: std::str::FromStr<Err = InvalidName>>(&self) -> Result<T, ApiError> {
+        Ok(text(&self.name)?.parse()?)
     }
 
     /// The session that the request is from: the header names it, or, in a deprecated path, the path.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use futures_util::stream;
-use tenure_core::{Event, EventKind, Refusal, SessionId};
+use tenure_core::{Event, EventKind, Identity, Refusal, SessionId};
 use tenure_wire::{ApiError, json};
 
 use super::Refused;
@@ -24,6 +24,7 @@ use crate::metrics::UnderWay;
 /// One caller that follows its session.
 struct Following {
     api: Arc<Api>,
+    identity: Identity,
     session: SessionId,
     listener: Listener,
     _turn: Turn,
@@ -39,9 +40,10 @@ pub(crate) async fn events(
     let turn = api.turn(context.row.cost)?;
     // Subscribed before it is looked at, so that nothing falls in between.
     let listener = api.node.event_hub().listen(session.number);
-    let standing = standing(&api, &session).await?;
+    let standing = standing(&api, &context.identity, &session).await?;
     let counted = api.traffic.watching();
-    let following = Following { api, session, listener, _turn: turn, _counted: counted };
+    let following =
+        Following { api, identity: context.identity, session, listener, _turn: turn, _counted: counted };
     let begin = format!("retry: 1000\n{standing}");
     Ok(event_stream(stream::unfold((Some(begin), Some(following)), |(ready, following)| async move {
         if let Some(text) = ready {
@@ -70,7 +72,7 @@ impl Following {
             // Cut off: whoever got nothing for a while gets the current state.
             Ok(None) => {
                 self.listener = api.node.event_hub().listen(self.session.number);
-                match standing(&api, &self.session).await {
+                match standing(&api, &self.identity, &self.session).await {
                     Ok(standing) => Some((standing, Some(self))),
                     Err(error) => Some((last_words(error), None)),
                 }
@@ -85,8 +87,11 @@ fn message(event: &Event) -> String {
 }
 
 /// How things stand with a session: what it is and what it holds.
-async fn standing(api: &Api, id: &SessionId) -> Result<String, ApiError> {
-    let look = |machine: &tenure_core::Machine| machine.session_view(id.number).zip(machine.leases_of(id));
+async fn standing(api: &Api, identity: &Identity, id: &SessionId) -> Result<String, ApiError> {
+    let look = |machine: &tenure_core::Machine| {
+        let found = machine.session_view(id.number).zip(machine.leases_of(id));
+        found.filter(|_| machine.knows_as(identity, id))
+    };
     let mut found = api.node.glance(look);
     if found.is_none() {
         // This node may be behind: only a confirmed reading may say that a session is unknown.

@@ -628,6 +628,7 @@ async fn a_clock_beyond_the_year_9999_is_answered_without_a_date() {
         address,
         None,
         crate::front::FrontLimits::default(),
+        crate::front::Callers::default(),
         node.stop.subscribe(),
     );
     for (millis, date) in [

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tenure_core::{
     DroppedLeases, EndReason, Event, EventKind, FenceView, Grant, HistoryView, HolderName, Holding,
-    KindSetting, LeaseView, Mode, OwnSession, PastLease, Register, RenewalAnswer, RenewalEvents,
-    ResourceName, Scope, SessionId, SessionNumber, SessionView, Slot, Token, WaiterView, WallTime,
+    IdentityName, KindSetting, LeaseView, Mode, OwnSession, PastLease, Register, RenewalAnswer,
+    RenewalEvents, ResourceName, Scope, SessionId, SessionNumber, SessionView, Slot, Token, WaiterView,
+    WallTime,
 };
 
 use crate::proto;
@@ -99,6 +100,7 @@ pub fn holding(holding: &Holding) -> proto::Holding {
         held_ms: millis(holding.held_for),
         notice: holding.notice.map_or(proto::EndReason::Unspecified.into(), end_reason),
         lapsed: holding.lapsed,
+        identity: name(&holding.identity),
     }
 }
 
@@ -115,7 +117,12 @@ fn waiter(view: &WaiterView) -> proto::WaiterView {
         } else {
             Vec::new()
         },
+        identity: name(&view.identity),
     }
+}
+
+fn name(identity: &Option<IdentityName>) -> String {
+    identity.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
 /// A resource.
@@ -149,6 +156,7 @@ pub fn session_summary(view: &SessionView) -> proto::SessionSummary {
         waiting: u32::try_from(view.waiters).unwrap_or(u32::MAX),
         lapsed: view.lapsed,
         open_ms: Some(millis(view.open_for)),
+        identity: name(&view.identity),
     }
 }
 
@@ -178,6 +186,7 @@ pub fn transition(past: &PastLease) -> proto::Transition {
         held_ms: millis(past.to.since(past.from)),
         why: end_reason(past.why),
         reason: past.reason.as_deref().unwrap_or_default().into(),
+        identity: name(&past.identity),
     }
 }
 
@@ -309,14 +318,19 @@ pub fn events_of(events: &[&Event]) -> Option<proto::WatchResponse> {
     Some(proto::WatchResponse {
         revision: first.revision.get(),
         unix_ms: first.wall.as_unix_millis(),
-        events: events.iter().map(|one| event(&one.kind)).collect(),
+        events: events.iter().map(|one| event(one)).collect(),
     })
 }
 
 /// One event.
-pub fn event(kind: &EventKind) -> proto::Event {
+pub fn event(event: &Event) -> proto::Event {
+    proto::Event { kind: Some(event_kind(&event.kind)), identity: name(&event.identity) }
+}
+
+/// What an event says has changed.
+pub(crate) fn event_kind(kind: &EventKind) -> proto::event::Kind {
     use proto::event::Kind;
-    let kind = match kind {
+    match kind {
         EventKind::Opened { session, holder } => {
             Kind::Opened(proto::Opened { session_number: session.get(), holder: holder.to_string() })
         }
@@ -410,6 +424,5 @@ pub fn event(kind: &EventKind) -> proto::Event {
         EventKind::Changed { what, how } => {
             Kind::Changed(proto::Changed { what: what.to_string(), how: (*how).to_string() })
         }
-    };
-    proto::Event { kind: Some(kind) }
+    }
 }

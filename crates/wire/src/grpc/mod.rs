@@ -12,6 +12,7 @@
 //! sense is an [`ApiError`](crate::ApiError).
 
 mod answers;
+mod auth;
 mod read;
 mod requests;
 mod status;
@@ -21,6 +22,7 @@ pub use answers::{
     event, events_of, fence, grant, grant_to_another, history, holding, lease, opened, own_session, register,
     renewal_event_parts, renewed, renewed_many, session_summary, transition,
 };
+pub use auth::put_policy;
 pub(crate) use read::kind_of;
 pub use read::{
     Push, end_reason, read_done, read_grant, read_holding, read_lease, read_mode, read_push, read_register,

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use tenure_core::{
-    Done, EndReason, FenceName, Generation, Grant, Holding, KindSetting, LeaseView, Mode, Register,
-    RegisterKey, RenewalAnswer, RenewalEvents, ResourceName, Revision, Scope, SessionId, SessionNumber, Slot,
-    Token, WaiterView,
+    Done, EndReason, FenceName, Generation, Grant, Holding, IdentityName, KindSetting, LeaseView, Mode,
+    Register, RegisterKey, RenewalAnswer, RenewalEvents, ResourceName, Revision, Scope, SessionId,
+    SessionNumber, Slot, Token, WaiterView,
 };
 
 use crate::error::{ApiError, Code};
@@ -158,7 +158,13 @@ pub fn read_holding(holding: proto::Holding) -> Result<Holding, ApiError> {
         notice: end_reason(holding.notice),
         lapsed: holding.lapsed,
         holder: holding.holder.try_into()?,
+        identity: read_identity(&holding.identity),
     })
+}
+
+/// Who opened a session. A name that this build does not accept is a newer server's, and only for people.
+fn read_identity(name: &str) -> Option<IdentityName> {
+    name.parse().ok()
 }
 
 fn read_waiter(waiter: proto::WaiterView, resource: &ResourceName) -> Result<WaiterView, ApiError> {
@@ -175,6 +181,7 @@ fn read_waiter(waiter: proto::WaiterView, resource: &ResourceName) -> Result<Wai
         waited: Duration::from_millis(waiter.waited_ms),
         remaining: waiter.remaining_ms.map(Duration::from_millis),
         resources,
+        identity: read_identity(&waiter.identity),
     })
 }
 

@@ -35,6 +35,11 @@ impl From<ApiError> for proto::Error {
             limit: about.limit.unwrap_or_default(),
             max: about.max,
             revision: about.revision,
+            identity: about.identity.unwrap_or_default(),
+            verb: about.verb.unwrap_or_default(),
+            reason: about.reason.unwrap_or_default(),
+            policy: about.policy.unwrap_or_default(),
+            used: about.used,
         }
     }
 }
@@ -66,6 +71,11 @@ impl From<proto::Error> for ApiError {
                 limit: some(error.limit),
                 max: error.max,
                 revision: error.revision,
+                identity: some(error.identity),
+                verb: some(error.verb),
+                reason: some(error.reason),
+                policy: some(error.policy),
+                used: error.used,
             }),
         }
     }

@@ -8,7 +8,7 @@ use tenure_core::{
     SessionId, SessionNumber, Token,
 };
 
-use super::answers::{event, grant_to_another, register, renewal_event_parts};
+use super::answers::{event_kind, grant_to_another, register, renewal_event_parts};
 use super::requests::{acquire_of, open_session, resource, scope, write_of};
 use crate::error::ApiError;
 use crate::proto;
@@ -237,7 +237,7 @@ pub fn answer_content(answer: &Answer) -> Content {
 /// Grants are left out: those of one acquire are pushed together, and the caller knows which they are.
 pub fn push_content(kind: &EventKind, revision: Revision) -> Option<Content> {
     use proto::event::Kind;
-    match event(kind).kind? {
+    match event_kind(kind) {
         Kind::Noticed(noticed) => Some(Content::PushNoticed(noticed)),
         Kind::Ended(ended) => Some(Content::PushEnded(ended)),
         Kind::Closed(closed) => Some(Content::PushClosed(closed)),

@@ -254,6 +254,9 @@ pub struct SessionSummary {
     pub waiting: u64,
     /// Past its TTL, not yet past its hard limit.
     pub lapsed: bool,
+    /// Who opened the session, if that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
 }
 
 impl From<&SessionView> for SessionSummary {
@@ -267,6 +270,7 @@ impl From<&SessionView> for SessionSummary {
             leases: view.leases as u64,
             waiting: view.waiters as u64,
             lapsed: view.lapsed,
+            identity: view.identity.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -486,6 +490,9 @@ pub struct Holder {
     /// The session has lapsed: the first contender takes it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lapsed: bool,
+    /// Who opened the session, if that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
 }
 
 impl From<&Holding> for Holder {
@@ -503,6 +510,7 @@ impl From<&Holding> for Holder {
             from: None,
             notice: holding.notice.map(|why| why.to_string()),
             lapsed: holding.lapsed,
+            identity: holding.identity.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -526,6 +534,9 @@ pub struct Waiter {
     /// Everything that it waits for, if that is more than this resource.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<String>,
+    /// Who opened the session, if that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
 }
 
 impl From<&WaiterView> for Waiter {
@@ -539,6 +550,7 @@ impl From<&WaiterView> for Waiter {
             waited_ms: millis(view.waited),
             remaining_ms: view.remaining.map(millis),
             resources: resources.iter().map(ToString::to_string).collect(),
+            identity: view.identity.as_ref().map(ToString::to_string),
         }
     }
 }
@@ -698,6 +710,9 @@ pub struct Transition {
     /// The administrator's words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Who opened the session, if that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
 }
 
 impl From<&PastLease> for Transition {
@@ -714,6 +729,7 @@ impl From<&PastLease> for Transition {
             held_ms: millis(past.to.since(past.from)),
             why: past.why.to_string(),
             reason: past.reason.as_deref().map(Into::into),
+            identity: past.identity.as_ref().map(ToString::to_string),
         }
     }
 }

@@ -20,6 +20,9 @@ pub struct Event {
     /// What changed.
     #[serde(flatten)]
     pub kind: EventKind,
+    /// Who opened the session that it is about; of what has no session, who changed it. Left out if not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub identity: Option<String>,
 }
 
 /// The events that are still remembered, in order: one page of whole revisions.
@@ -149,7 +152,12 @@ impl EventKind {
 
 impl From<&tenure_core::Event> for Event {
     fn from(event: &tenure_core::Event) -> Event {
-        Event { revision: event.revision.get(), at: calendar(event.wall), kind: EventKind::from(&event.kind) }
+        Event {
+            revision: event.revision.get(),
+            at: calendar(event.wall),
+            kind: EventKind::from(&event.kind),
+            identity: event.identity.as_ref().map(ToString::to_string),
+        }
     }
 }
 

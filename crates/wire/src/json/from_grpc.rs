@@ -78,6 +78,7 @@ impl From<&proto::Holding> for Holder {
             from: None,
             notice: why(holding.notice()),
             lapsed: holding.lapsed,
+            identity: some(&holding.identity),
         }
     }
 }
@@ -104,6 +105,7 @@ impl From<&proto::WaiterView> for Waiter {
             waited_ms: waiter.waited_ms,
             remaining_ms: waiter.remaining_ms,
             resources: waiter.resources.clone(),
+            identity: some(&waiter.identity),
         }
     }
 }
@@ -158,6 +160,7 @@ impl Transition {
             held_ms: past.held_ms,
             why: some_why(past.why()),
             reason: some(&past.reason),
+            identity: some(&past.identity),
         })
     }
 }
@@ -173,6 +176,7 @@ impl From<&proto::SessionSummary> for SessionSummary {
             leases: summary.leases.into(),
             waiting: summary.waiting.into(),
             lapsed: summary.lapsed,
+            identity: some(&summary.identity),
         }
     }
 }
@@ -341,6 +345,7 @@ impl Event {
                 revision: response.revision,
                 at: at(response.unix_ms),
                 kind: event.kind.as_ref()?.into(),
+                identity: some(&event.identity),
             })
         };
         response.events.iter().filter_map(event).collect()

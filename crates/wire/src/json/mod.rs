@@ -5,6 +5,7 @@
 //! `session_number` is its public number. Calendar times are RFC 3339 text for people.
 
 mod answers;
+mod auth;
 mod cluster;
 mod events;
 mod from_grpc;
@@ -27,6 +28,10 @@ pub use answers::{
     PublicKey, Queued, Released, Renewed, RenewedMany, RenewedOrError, Revoked, SessionLeases, SessionOpened,
     SessionSummary, Sessions, TokenTaken, Transition, Waiter,
 };
+pub use auth::{
+    Credential, Credentials, Enforce, ExplainAccess, Explained, IssueCredential, NamedPolicy, Policy,
+    PolicyLimits, PolicyList, PutPolicy, TakeAway, Used, WhoAmI, credential_hash, standing,
+};
 pub use cluster::{
     CheckSequencer, ClusterStatus, IssueSequencer, NodeStatus, RestoreStaging, SequencerChecked,
     SequencerIssued, StepDown, Upgraded,
@@ -34,8 +39,8 @@ pub use cluster::{
 pub use events::{Event, EventKind, Events};
 pub use kubernetes::{KubernetesAnnotations, KubernetesLease, KubernetesMetadata, KubernetesSpec};
 pub use queries::{
-    AcquireQuery, EventsQuery, LeaseQuery, LeaseShape, ListQuery, ReadQuery, SessionsQuery, StatusQuery,
-    WatchQuery,
+    AcquireQuery, CredentialsQuery, EventsQuery, LeaseQuery, LeaseShape, ListQuery, ReadQuery, SessionsQuery,
+    StatusQuery, WatchQuery,
 };
 pub use registers::{
     Compare, DeleteRegister, OnRegister, Operation, PutRegister, Rebind, Register, Registers, WriteRegisters,

@@ -32,6 +32,18 @@ pub struct SessionsQuery {
     pub after: Option<u64>,
 }
 
+/// Of the list of credentials.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CredentialsQuery {
+    /// At most this many; 100 without it, 1000 are the most that one page has.
+    #[cfg_attr(feature = "schema", schemars(range(min = 1)))]
+    pub limit: Option<u64>,
+    /// Only credentials with higher ids than this.
+    #[serde(default)]
+    pub after: String,
+}
+
 /// Of a reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, set_child_subreaper, waitid};
 use tenure_client::proto::sessions_client::SessionsClient;
-use tenure_client::{Call, Repeat, Transport};
+use tenure_client::{Call, Endpoints, Repeat, Transport};
 use tenure_clock::SystemClock;
 use tenure_core::{Caller, EndReason};
 use tenure_wire::grpc;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::logic::{Action, Event, GuardianLogic};
-use super::channel::{self, Channel, FromGuardian, ToGuardian};
+use super::channel::{self, Channel, FromGuardian, Presented, ToGuardian};
 use super::logic::Ending;
 use super::proc::{self, Handle};
 use super::signals::Signals;
@@ -123,7 +123,7 @@ struct Guarding {
     ward: Ward,
     logic: GuardianLogic,
     /// The session, and where its end is to be reported.
-    session: Option<(String, String)>,
+    session: Option<(String, String, Option<Presented>)>,
 }
 
 /// The child, before and after its start.
@@ -173,9 +173,9 @@ impl Guarding {
     fn receive(&mut self, message: ToGuardian) -> Option<Event> {
         match message {
             ToGuardian::Deadline(deadline) => Some(Event::Deadline(deadline.into())),
-            ToGuardian::Start { environment, deadline, kill_before, session, endpoints } => {
+            ToGuardian::Start { environment, deadline, kill_before, session, endpoints, credential } => {
                 self.logic.kill_before(kill_before);
-                self.session = Some((session, endpoints));
+                self.session = Some((session, endpoints, credential));
                 let deadline = tenure_clock::MachineMoment::from(deadline);
                 // Whatever delayed this message: what cannot live long enough to be killed in time is not
                 // started.
@@ -216,8 +216,13 @@ impl Guarding {
 
     /// Proof of death: `run` is dead and so is everything that it had started.
     async fn end_session(&mut self) {
-        let Some((session, endpoints)) = self.session.take() else { return };
-        let (Ok(session), Ok(endpoints)) = (session.parse(), endpoints.parse()) else { return };
+        let Some((session, endpoints, credential)) = self.session.take() else { return };
+        let (Ok(session), Ok(mut endpoints)) = (session.parse(), endpoints.parse::<Endpoints>()) else {
+            return;
+        };
+        if let Some(credential) = credential.and_then(Presented::credential) {
+            endpoints = endpoints.with_credential(credential);
+        }
         let request = grpc::close_request(&Caller::unnumbered(session), EndReason::Died);
         let call = Call {
             repeat: Repeat::Harmless,

@@ -214,10 +214,12 @@ impl Commands {
             Ok(held) => held,
             Err(error) => return self.answer(number, session, Content::Error(error.into())),
         };
+        let record = self.context.frame(&self.api.callers.audit, &command);
         if opens {
             // A session that this stream opened is attached to it, which only this task can do.
             let opened = self.opened.clone();
             let reply = Box::new(move |answer| {
+                record.iter().for_each(|record| record.answered(&answer));
                 drop(held);
                 drop(opened.send((number, answer)));
             });
@@ -242,6 +244,7 @@ impl Commands {
                 &self.context.identity,
                 Submission::Command(&command),
                 Box::new(move |answer| {
+                    record.iter().for_each(|record| record.answered(&answer));
                     release.iter().for_each(|release| own.answered(release));
                     under_way.answered(answer_bytes);
                     drop(held);
@@ -282,10 +285,14 @@ impl Commands {
         }
         // Listened to before it is looked at, so that nothing falls in between.
         self.listen(id);
-        let mut own = self.api.node.glance(|machine| machine.own_session(&id));
+        let identity = self.context.identity.clone();
+        let look = |machine: &tenure_core::Machine| {
+            machine.own_session(&id).filter(|_| machine.knows_as(&identity, &id))
+        };
+        let mut own = self.api.node.glance(look);
         if own.is_none() {
             // This node may be behind: only a confirmed reading may say that a session is unknown.
-            own = match self.api.node.read(|machine| machine.own_session(&id)).await {
+            own = match self.api.node.read(look).await {
                 Ok(own) => own,
                 Err(failure) => {
                     self.sessions.remove(id.number);

@@ -9,11 +9,12 @@ use std::sync::Arc;
 use futures_util::stream::FuturesOrdered;
 use futures_util::{Stream, StreamExt, stream};
 use hashbrown::HashMap;
-use tenure_core::{Renewal, RenewalAnswer, Revision, SessionId, SessionNumber};
+use tenure_core::{Renewal, RenewalAnswer, Revision, SessionId, SessionNumber, Standing, Verb};
 use tenure_wire::proto::{RenewalAnswers, RenewalAttach, RenewalFrames};
 use tenure_wire::{ApiError, grpc};
 use tonic::Streaming;
 
+use crate::access::EVERYTHING;
 use crate::calls::failed;
 use crate::context::CallContext;
 use crate::failure::Failure;
@@ -120,6 +121,7 @@ impl Renewals {
                 frames.steps.len()
             )));
         }
+        self.check_standing()?;
         let held = self.in_flight.hold(bytes_of(&frames))?;
         let (number, verdicts, renewals) = self.unpack(frames).await?;
         let node = self.api.node.clone();
@@ -151,6 +153,19 @@ impl Renewals {
         Ok((number, verdicts, renewals))
     }
 
+    /// A stream lives long: a credential that has ended renews nothing more on it.
+    fn check_standing(&self) -> Result<(), ApiError> {
+        let identity = &self.context.identity;
+        if identity.credential().is_none() {
+            return Ok(());
+        }
+        self.api.node.glance(|machine| {
+            let ended = machine.enforced() && machine.standing(identity) == Standing::Ended;
+            let denied = || machine.denial_of_standing(identity, Verb::Hold, EVERYTHING);
+            if ended { Err(ApiError::from(&denied())) } else { Ok(()) }
+        })
+    }
+
     /// Proves sessions to this stream by their whole ids.
     async fn attach(&mut self, attach: &[RenewalAttach]) -> Result<(), ApiError> {
         if attach.is_empty() {
@@ -168,11 +183,11 @@ impl Renewals {
                 Ok(SessionId { number: SessionNumber::new(one.session), secret: grpc::secret(&one.secret)? })
             })
             .collect::<Result<Vec<_>, ApiError>>()?;
-        let mut known = self.api.node.known(&ids);
+        let mut known = self.api.node.known(&self.context.identity, &ids);
         if known.contains(&false) {
             // This node may be behind: only a confirmed reading may say that a session is unknown.
             self.api.node.ready().await.map_err(failed)?;
-            known = self.api.node.known(&ids);
+            known = self.api.node.known(&self.context.identity, &ids);
         }
         for (id, known) in ids.iter().zip(known) {
             let attached = if known { Attached::Sent(Revision::default()) } else { Attached::Unknown };

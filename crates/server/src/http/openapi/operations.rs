@@ -44,6 +44,10 @@ pub(super) fn path_parameter(name: &str) -> Value {
         ),
         "key" => ("1 to 1024 bytes.", json!({"minLength": 1, "maxLength": 1024})),
         "session" => ("The session's whole id, as returned to its opener.", schemas::session()),
+        "policy" => {
+            ("1 to 128 letters, digits, `-`, `_` and `.`.", json!({"minLength": 1, "maxLength": 128}))
+        }
+        "credential" => ("16 hexadecimal digits.", json!({"pattern": "^[0-9a-f]{16}$"})),
         other => unreachable!("no path names a {other}"),
     };
     let mut shape = json!({"type": "string"});
@@ -73,7 +77,91 @@ pub(super) fn describe(document: &mut Document) {
     registers(document);
     fences(document);
     sequencers(document);
+    auth(document);
     node(document);
+}
+
+fn auth(document: &mut Document) {
+    let auth = &[Code::InvalidName, Code::UpgradeNeeded, Code::UnknownOutcome];
+    document
+        .call(
+            "POST",
+            "/v1/auth/credentials",
+            "putCredential",
+            "Make a credential known by the hash of its secret",
+        )
+        .body::<shapes::IssueCredential>()
+        .ok::<shapes::Nothing>()
+        .refused(auth)
+        .refused(&[Code::Limit])
+        .add();
+    document
+        .call("GET", "/v1/auth/credentials", "listCredentials", "The credentials, without their hashes")
+        .query::<shapes::CredentialsQuery>()
+        .ok::<shapes::Credentials>()
+        .refused(&[Code::InvalidName])
+        .add();
+    document
+        .call(
+            "DELETE",
+            "/v1/auth/credentials/{credential}",
+            "revokeCredential",
+            "End a credential; its leases get notice",
+        )
+        .optional_body::<shapes::TakeAway>()
+        .ok::<shapes::Nothing>()
+        .refused(auth)
+        .refused(&[Code::NotFound])
+        .add();
+    document
+        .call(
+            "PUT",
+            "/v1/auth/policies/{policy}",
+            "putPolicy",
+            "Add or replace a policy; leases that nothing allows any more get notice",
+        )
+        .body::<shapes::PutPolicy>()
+        .ok::<shapes::Nothing>()
+        .refused(auth)
+        .refused(&[Code::Limit])
+        .add();
+    document
+        .call("GET", "/v1/auth/policies", "listPolicies", "The policies, and whether they count")
+        .ok::<shapes::PolicyList>()
+        .add();
+    document
+        .call(
+            "DELETE",
+            "/v1/auth/policies/{policy}",
+            "removePolicy",
+            "Take a policy away; leases that nothing allows any more get notice",
+        )
+        .optional_body::<shapes::TakeAway>()
+        .ok::<shapes::Nothing>()
+        .refused(auth)
+        .refused(&[Code::NotFound])
+        .add();
+    document
+        .call("POST", "/v1/auth:enforce", "enforcePolicies", "From now on the policies count, or they do not")
+        .body::<shapes::Enforce>()
+        .ok::<shapes::Nothing>()
+        .refused(auth)
+        .add();
+    document
+        .call("GET", "/v1/auth/whoami", "whoAmI", "Who the node takes the caller for, and what it may do")
+        .ok::<shapes::WhoAmI>()
+        .add();
+    document
+        .call(
+            "POST",
+            "/v1/auth:explain",
+            "explainAccess",
+            "Whether somebody may do something, and by which policy",
+        )
+        .body::<shapes::ExplainAccess>()
+        .ok::<shapes::Explained>()
+        .refused(&[Code::InvalidName])
+        .add();
 }
 
 fn sessions(document: &mut Document) {
