@@ -57,8 +57,8 @@ pub use machine::view::{
 pub use machine::{Applied, Contradiction, DiscardedStaging, Machine, Margins, StagingView, Succession};
 pub use names::{FenceName, HolderName, InvalidName, RegisterKey, ResourceName, Scope};
 pub use numbers::{
-    Generation, InvalidSessionId, InvalidToken, Nonce, RestoreId, Revision, Secret, SessionId, SessionNumber,
-    Slot, Token, TransmissionId,
+    Generation, InvalidSessionId, InvalidToken, Nonce, RestoreId, Revision, Secret, SecretForm, SessionId,
+    SessionNumber, Slot, Token, TransmissionId,
 };
 pub use pace::LeaderPace;
 pub use permit::{Permit, PermitCount, ReadPermit};

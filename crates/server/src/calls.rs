@@ -18,6 +18,7 @@ use crate::call_table::Cost;
 use crate::context::CallContext;
 use crate::failure::Failure;
 use crate::front::Api;
+use crate::secrets;
 use crate::watching::Remembered;
 
 /// How many items a page of a list has, if the caller does not say, and at most.
@@ -125,7 +126,7 @@ impl Api {
     /// Puts a short command through the log.
     async fn submit(&self, context: &CallContext, command: Command) -> Result<Done, ApiError> {
         let _turn = self.turn(context.row.cost)?;
-        Ok(self.node.submit(&context.identity, &command).await.map_err(failed)??)
+        Ok(self.node.submit(&context.identity, command).await.map_err(failed)??)
     }
 
     /// Looks at the machine: at everything acknowledged before, or only at what this node has applied.
@@ -193,7 +194,8 @@ impl Api {
 
     /// One's own session: what it is, what it holds and what it waits for.
     pub async fn own_session(&self, context: &CallContext, id: &SessionId) -> Result<OwnSession, ApiError> {
-        let found = self.look(context, false, |machine| machine.own_session(id)).await?;
+        let look = |machine: &Machine| machine.own_session(&secrets::stored_id(*id, machine));
+        let found = self.look(context, false, look).await?;
         Ok(found.ok_or(Refusal::UnknownSession)?)
     }
 

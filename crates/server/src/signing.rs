@@ -22,6 +22,7 @@ use crate::calls::failed;
 use crate::context::CallContext;
 use crate::front::Api;
 use crate::node::Node;
+use crate::secrets;
 
 /// The file of the key, and where a new one is made ready.
 const FILE: &str = "sequencer.key";
@@ -135,6 +136,7 @@ impl Api {
         token: Option<Token>,
     ) -> Result<String, ApiError> {
         let found = self.look(context, false, |machine| {
+            let session = &secrets::stored_id(*session, machine);
             if !machine.knows(session) {
                 return Err(tenure_core::Refusal::UnknownSession);
             }
@@ -257,7 +259,7 @@ impl Node {
         let node = self.signer().node;
         let publish = Command::PublishKey { node, kid: key.kid().into(), key: public };
         // The node's own doing, whoever asked for a signature.
-        self.submit(&Identity::Anyone, &publish).await.map_err(failed)??;
+        self.submit(&Identity::Anyone, publish).await.map_err(failed)??;
         Ok(())
     }
 }

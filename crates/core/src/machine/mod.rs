@@ -83,6 +83,8 @@ pub struct Machine {
     answer_bytes: u64,
     /// How many sessions have lapsed: hardly ever any, so nobody need look for them.
     lapsed_sessions: usize,
+    /// Sessions whose secrets are kept as their openers know them: none that was opened under format version 2.
+    plain_sessions: usize,
     /// The indexes of what is staged: the machine's own, once it is restored.
     staged: Option<Box<StagedIndexes>>,
     /// What was staged last and will not be restored, until the driver takes it.
@@ -166,6 +168,7 @@ impl Machine {
             value_bytes: 0,
             answer_bytes: 0,
             lapsed_sessions: 0,
+            plain_sessions: 0,
             staged: None,
             discarded: None,
             events: EventLog::starting_after(state.revision),

@@ -346,6 +346,7 @@ impl Machine {
             value_bytes,
             answer_bytes: _,
             lapsed_sessions: _,
+            plain_sessions: _,
             staged: _,
             discarded: _,
             events,

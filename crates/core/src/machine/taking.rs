@@ -40,7 +40,7 @@ impl Machine {
     fn acquire_opening(&mut self, mut open: Open, acquire: &Acquire) -> Answer {
         let origin = match (open.nonce, acquire.transmission) {
             (None, Some(transmission)) => {
-                open.nonce = Some(transmission.nonce());
+                open.nonce = Some(self.transmission_nonce(transmission, open.secret.form()));
                 Origin::PlainAcquire
             }
             _ => Origin::Acquire,

@@ -165,7 +165,8 @@ impl Model {
             AcquireBy::Opening(mut open) => {
                 let plain = open.nonce.is_none() && acquire.transmission.is_some();
                 let nonce = open.nonce;
-                open.nonce = nonce.or(acquire.transmission.map(|transmission| transmission.nonce()));
+                open.nonce =
+                    nonce.or(acquire.transmission.map(|transmission| transmission.nonce(SecretForm::Plain)));
                 let answer = self.open_and_acquire(open, plain, &acquire);
                 // A refusal is final for its nonce.
                 if let (Err(_), Some(nonce)) = (&answer, nonce)
@@ -443,6 +444,11 @@ impl Model {
             waiter.transmissions.iter().copied().map(WaitKey::Transmission).collect();
         match (waiter.number, session.nonce) {
             (Some(number), _) => keys.push(WaitKey::Number(session.id.number, number)),
+            // Of a plain acquire: in the form of the session's secret, which is how its node waits for it.
+            (None, Some(nonce)) if session.plain => {
+                let transmission = TransmissionId::new(*nonce.as_bytes());
+                keys.push(WaitKey::Nonce(transmission.nonce(session.id.secret.form())));
+            }
             (None, Some(nonce)) if session.implicit => keys.push(WaitKey::Nonce(nonce)),
             _ => {}
         }

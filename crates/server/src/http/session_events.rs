@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use futures_util::stream;
-use tenure_core::{Event, EventKind, Refusal, SessionId};
+use tenure_core::{Event, EventKind, Machine, Refusal, SessionId};
 use tenure_wire::{ApiError, json};
 
 use super::Refused;
@@ -20,6 +20,7 @@ use crate::context::CallContext;
 use crate::event_hub::Listener;
 use crate::front::{Api, Turn};
 use crate::metrics::UnderWay;
+use crate::secrets;
 
 /// One caller that follows its session.
 struct Following {
@@ -86,7 +87,9 @@ fn message(event: &Event) -> String {
 
 /// How things stand with a session: what it is and what it holds.
 async fn standing(api: &Api, id: &SessionId) -> Result<String, ApiError> {
-    let look = |machine: &tenure_core::Machine| machine.session_view(id.number).zip(machine.leases_of(id));
+    let look = |machine: &Machine| {
+        machine.session_view(id.number).zip(machine.leases_of(&secrets::stored_id(*id, machine)))
+    };
     let mut found = api.node.glance(look);
     if found.is_none() {
         // This node may be behind: only a confirmed reading may say that a session is unknown.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prost::Message;
 use tenure_core::{
-    Answer, Command, Done, Event, EventKind, Grant, Refusal, Secret, SessionId, SessionNumber,
+    Answer, Command, Done, Event, EventKind, Grant, Machine, Refusal, Secret, SessionId, SessionNumber,
 };
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
@@ -24,7 +24,7 @@ use crate::event_hub::{Subscriber, Subscriptions};
 use crate::failure::Failure;
 use crate::front::Api;
 use crate::in_flight::InFlight;
-use crate::node::Submission;
+use crate::secrets;
 
 /// Commands that one stream may have unanswered.
 const COMMANDS_UNDER_WAY_MAX: u32 = 4_096;
@@ -41,7 +41,7 @@ struct Commands {
     api: Arc<Api>,
     context: CallContext,
     outbox: Outbox,
-    /// What is attached to this stream, and the secrets that proved it.
+    /// What is attached to this stream, and the secrets that proved it, as the machine has stored them.
     sessions: Subscriptions<Secret>,
     subscriber: Arc<Subscriber>,
     opened: mpsc::UnboundedSender<(u64, Result<Answer, Failure>)>,
@@ -221,7 +221,8 @@ impl Commands {
                 drop(held);
                 drop(opened.send((number, answer)));
             });
-            self.api.node.accept(&self.context.identity, Submission::Command(&command), reply);
+            let submission = self.api.node.submission(command);
+            self.api.node.accept(&self.context.identity, submission, reply);
         } else {
             let answer_bytes = answer_bytes_max(&command);
             if !self.under_way.reserve(answer_bytes) {
@@ -240,7 +241,7 @@ impl Commands {
             release.iter().for_each(|release| own.begun(release.clone()));
             self.api.node.accept(
                 &self.context.identity,
-                Submission::Command(&command),
+                self.api.node.submission(command),
                 Box::new(move |answer| {
                     release.iter().for_each(|release| own.answered(release));
                     under_way.answered(answer_bytes);
@@ -268,7 +269,8 @@ impl Commands {
     }
 
     fn listen(&mut self, id: SessionId) {
-        self.sessions.add(&self.subscriber, id.number, id.secret);
+        let stored = self.api.node.stored_id(id);
+        self.sessions.add(&self.subscriber, stored.number, stored.secret);
     }
 
     fn attached(&self, number: SessionNumber) -> Option<SessionId> {
@@ -282,10 +284,11 @@ impl Commands {
         }
         // Listened to before it is looked at, so that nothing falls in between.
         self.listen(id);
-        let mut own = self.api.node.glance(|machine| machine.own_session(&id));
+        let look = |machine: &Machine| machine.own_session(&secrets::stored_id(id, machine));
+        let mut own = self.api.node.glance(look);
         if own.is_none() {
             // This node may be behind: only a confirmed reading may say that a session is unknown.
-            own = match self.api.node.read(|machine| machine.own_session(&id)).await {
+            own = match self.api.node.read(look).await {
                 Ok(own) => own,
                 Err(failure) => {
                     self.sessions.remove(id.number);
@@ -317,6 +320,7 @@ impl Commands {
             }
             let Some(id) = self.attached(session) else { continue };
             let grants: Vec<Grant> = self.api.node.glance(|machine| {
+                let id = secrets::stored_id(id, machine);
                 resources.iter().flatten().filter_map(|name| machine.lease_of(&id, name)).collect()
             });
             let grants = grants.into_iter().map(|grant| grpc::grant_to_another(&Grant { waited, ..grant }));
