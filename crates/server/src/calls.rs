@@ -18,6 +18,7 @@ use crate::call_table::Cost;
 use crate::context::CallContext;
 use crate::failure::Failure;
 use crate::front::Api;
+use crate::secrets;
 use crate::watching::Remembered;
 
 /// How many items a page of a list has, if the caller does not say, and at most.
@@ -126,7 +127,7 @@ impl Api {
     async fn submit(&self, context: &CallContext, command: Command) -> Result<Done, ApiError> {
         context.note(&command);
         let _turn = self.turn(context.row.cost)?;
-        Ok(self.node.submit(&context.identity, &command).await.map_err(failed)??)
+        Ok(self.node.submit(&context.identity, command).await.map_err(failed)??)
     }
 
     /// Looks at the machine: at everything acknowledged before, or only at what this node has applied.
@@ -199,8 +200,10 @@ impl Api {
 
     /// One's own session: what it is, what it holds and what it waits for.
     pub async fn own_session(&self, context: &CallContext, id: &SessionId) -> Result<OwnSession, ApiError> {
-        let own =
-            |machine: &Machine| machine.own_session(id).filter(|_| machine.knows_as(&context.identity, id));
+        let own = |machine: &Machine| {
+            let id = &secrets::stored_id(*id, machine);
+            machine.own_session(id).filter(|_| machine.knows_as(&context.identity, id))
+        };
         let found = self.look(context, false, own).await?;
         Ok(found.ok_or(Refusal::UnknownSession)?)
     }

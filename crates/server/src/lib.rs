@@ -35,6 +35,7 @@ mod node;
 mod probe;
 mod replicated;
 mod restore;
+mod secrets;
 mod server;
 mod signing;
 mod tally;

@@ -41,7 +41,7 @@ impl Machine {
     fn acquire_opening(&mut self, mut open: Open, acquire: &Acquire) -> Answer {
         let origin = match (open.nonce, acquire.transmission) {
             (None, Some(transmission)) => {
-                open.nonce = Some(transmission.nonce());
+                open.nonce = Some(self.transmission_nonce(transmission, open.secret.form()));
                 Origin::PlainAcquire
             }
             _ => Origin::Acquire,
@@ -316,7 +316,7 @@ impl Machine {
     ) -> Option<TransmissionId> {
         let session = self.session(session);
         acquire.transmission.filter(|transmission| match self.state.format >= FormatVersion::V2 {
-            true => session.nonce != Some(transmission.nonce()),
+            true => session.nonce != Some(transmission.nonce(session.secret.form())),
             false => !session.plain,
         })
     }

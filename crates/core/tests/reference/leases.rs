@@ -165,7 +165,8 @@ impl Model {
             AcquireBy::Opening(mut open) => {
                 let plain = open.nonce.is_none() && acquire.transmission.is_some();
                 let nonce = open.nonce;
-                open.nonce = nonce.or(acquire.transmission.map(|transmission| transmission.nonce()));
+                open.nonce =
+                    nonce.or(acquire.transmission.map(|transmission| transmission.nonce(SecretForm::Plain)));
                 let answer = self.open_and_acquire(open, plain, &acquire);
                 // A refusal is final for its nonce.
                 if let (Err(_), Some(nonce)) = (&answer, nonce)
@@ -208,7 +209,7 @@ impl Model {
     fn named_transmission(&self, session: u64, acquire: &Acquire) -> Option<TransmissionId> {
         let session = self.session(session);
         acquire.transmission.filter(|transmission| match self.format >= FormatVersion::V2 {
-            true => session.nonce != Some(transmission.nonce()),
+            true => session.nonce.map(|nonce| *nonce.as_bytes()) != Some(*transmission.as_bytes()),
             false => !session.plain,
         })
     }
@@ -458,7 +459,12 @@ impl Model {
                     true => waiter.transmissions.is_empty() || waiter.kept_by_repeatable,
                     false => session.implicit,
                 };
-                keys.extend(session.nonce.filter(|_| by_nonce).map(WaitKey::Nonce));
+                // Of a plain acquire: in the form of the session's secret, which is how its node waits for it.
+                let key = |nonce: Nonce| match session.plain {
+                    true => TransmissionId::new(*nonce.as_bytes()).nonce(session.id.secret.form()),
+                    false => nonce,
+                };
+                keys.extend(session.nonce.filter(|_| by_nonce).map(key).map(WaitKey::Nonce));
             }
         }
         self.resolved.extend(keys.into_iter().map(|key| Resolved { key, answer: answer.clone() }));

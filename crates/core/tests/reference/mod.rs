@@ -613,8 +613,9 @@ impl Model {
 
     fn undo(&mut self, session: Option<SessionId>, transmission: TransmissionId) -> Answer {
         let Some(id) = session else {
-            let Some(session) = self.opened_with(transmission.nonce()) else {
-                self.used_nonces.push(transmission.nonce());
+            let nonce = transmission.nonce(SecretForm::Plain);
+            let Some(session) = self.opened_with(nonce) else {
+                self.used_nonces.push(nonce);
                 return Ok(Done::Cancelled { released: false });
             };
             let (plain, number) = (session.plain, session.id.number.get());

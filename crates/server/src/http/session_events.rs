@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use axum::response::Response;
 use futures_util::stream;
-use tenure_core::{Event, EventKind, Identity, Refusal, SessionId};
+use tenure_core::{Event, EventKind, Identity, Machine, Refusal, SessionId};
 use tenure_wire::{ApiError, json};
 
 use super::Refused;
@@ -20,6 +20,7 @@ use crate::context::CallContext;
 use crate::event_hub::Listener;
 use crate::front::{Api, Turn};
 use crate::metrics::UnderWay;
+use crate::secrets;
 
 /// One caller that follows its session.
 struct Following {
@@ -88,7 +89,8 @@ fn message(event: &Event) -> String {
 
 /// How things stand with a session: what it is and what it holds.
 async fn standing(api: &Api, identity: &Identity, id: &SessionId) -> Result<String, ApiError> {
-    let look = |machine: &tenure_core::Machine| {
+    let look = |machine: &Machine| {
+        let id = &secrets::stored_id(*id, machine);
         let found = machine.session_view(id.number).zip(machine.leases_of(id));
         found.filter(|_| machine.knows_as(identity, id))
     };

@@ -119,7 +119,7 @@ async fn sessions_and_leases() {
 }
 
 /// One command stream.
-struct CommandStream {
+pub(super) struct CommandStream {
     frames: mpsc::UnboundedSender<proto::ClientFrames>,
     frames_in: tonic::Streaming<proto::ServerFrames>,
     waiting: VecDeque<proto::ServerFrame>,
@@ -127,7 +127,7 @@ struct CommandStream {
 }
 
 impl CommandStream {
-    async fn connect(node: &Node) -> CommandStream {
+    pub(super) async fn connect(node: &Node) -> CommandStream {
         let (frames, outgoing) = mpsc::unbounded_channel();
         let outgoing =
             futures_util::stream::unfold(outgoing, |mut outgoing: mpsc::UnboundedReceiver<_>| async {
@@ -140,7 +140,7 @@ impl CommandStream {
     }
 
     /// Says one thing, as the command with this number.
-    async fn ask(&mut self, session: u64, number: Option<u64>, command: Asked) -> Content {
+    pub(super) async fn ask(&mut self, session: u64, number: Option<u64>, command: Asked) -> Content {
         self.said += 1;
         let frame = proto::ClientFrame {
             frame: self.said,

@@ -80,7 +80,13 @@ async fn streams_waits_and_watches_survive_a_snapshot() {
     let waiting = node.post("/v1/leases/s:acquire", wait);
     let installed = async {
         node.until_waiting("s", 1).await;
-        install(&node, Command::Close { by: Caller::unnumbered(held), why: EndReason::Released });
+        install(
+            &node,
+            Command::Close {
+                by: Caller::unnumbered(crate::secrets::hashed_id(held)),
+                why: EndReason::Released,
+            },
+        );
     };
     let (granted, ()) =
         timeout(SOON, async { tokio::join!(waiting, installed) }).await.expect("the wait ends");
