@@ -13,6 +13,7 @@ mod sequencers;
 mod snapshots;
 mod table;
 mod watching;
+mod web;
 
 use std::sync::Arc;
 use std::time::Duration;
