@@ -363,7 +363,7 @@ mod tests {
             number: None,
             why: EndReason::Expired,
         };
-        Event { revision: Revision::default(), wall: WallTime::default(), kind }
+        Event { revision: Revision::default(), wall: WallTime::default(), kind, identity: None }
     }
 
     /// Three events with long names are more than four with short ones.
