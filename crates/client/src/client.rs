@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::Nonce;
+use tenure_tls::{ClientTls, ClientTlsOptions, TlsError};
 use tokio::sync::mpsc;
 
 use crate::changes::Changes;
@@ -30,6 +31,17 @@ pub(crate) struct Shared {
     pub renewer: mpsc::UnboundedSender<ToRenewer>,
     /// Sessions that the store let run out before their deadlines.
     pub early_ends: AtomicU64,
+}
+
+/// Why no client can be made of what the environment says.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvironmentError {
+    /// An endpoint is none.
+    #[error(transparent)]
+    Endpoint(#[from] InvalidEndpoint),
+    /// TLS cannot be used as it is asked for.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// A client of one store. Cheap to clone; clones share their connections and their renewer.
@@ -59,7 +71,7 @@ impl Client {
     /// cluster can all be replaced, one after the other. The endpoints given here are never dropped. An
     /// address that a node names is used once a node of the same cluster has answered there.
     pub fn connect(endpoints: &Endpoints) -> Client {
-        Client::connected(endpoints, Arc::new(SystemClock), Dialer::Tcp, Execution::Threads)
+        Client::connected(endpoints, Arc::new(SystemClock), Dialer::of(endpoints), Execution::Threads)
     }
 
     /// A client of a cluster over a network of the caller's own, living by any clock, running anywhere: for
@@ -85,11 +97,22 @@ impl Client {
 
     /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (a node on this machine if it
     /// is not set), asked through the agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or
-    /// just the path).
-    pub fn from_environment() -> Result<Client, InvalidEndpoint> {
+    /// just the path). Over TLS if `TENURE_CA` names a file with the certificates of authorities; with the
+    /// certificate in `TENURE_CERT` and its key in `TENURE_KEY`, if these are set, and the name in
+    /// `TENURE_SERVER_NAME` if the nodes' certificates have another one than the endpoints.
+    pub fn from_environment() -> Result<Client, EnvironmentError> {
         let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
-        let nodes: Endpoints =
+        let mut nodes: Endpoints =
             set("TENURE_ENDPOINTS").map_or(Ok(Endpoints::default()), |list| list.parse())?;
+        if let Some(authorities) = set("TENURE_CA") {
+            let options =
+                ClientTlsOptions { server_name: set("TENURE_SERVER_NAME"), ..ClientTlsOptions::default() };
+            let mut options = options.authorities_file(authorities.as_ref())?;
+            if let (Some(certificate), Some(key)) = (set("TENURE_CERT"), set("TENURE_KEY")) {
+                options = options.certificate_files(certificate.as_ref(), key.as_ref())?;
+            }
+            nodes = nodes.secured(ClientTls::new(options, Arc::new(SystemClock))?);
+        }
         let agent = set("TENURE_AGENT").map(|agent| match agent.strip_prefix('/') {
             Some(_) => Ok(Endpoint::agent(agent)),
             None => agent.parse(),

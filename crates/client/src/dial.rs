@@ -7,8 +7,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
+use tenure_tls::{ClientTls, Protocol};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tonic::transport::{Channel, Uri};
+
+use crate::endpoints::Endpoints;
 
 /// An ordered byte stream in both directions.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
@@ -29,10 +33,22 @@ pub trait Dial: Send + Sync + 'static {
 pub(crate) enum Dialer {
     #[default]
     Tcp,
+    Tls(ClientTls),
+    /// TLS is wanted, and nobody has said whom to believe.
+    Untrusting,
     Own(Arc<dyn Dial>),
 }
 
 impl Dialer {
+    /// The operating system's network, as these endpoints are reached.
+    pub fn of(endpoints: &Endpoints) -> Dialer {
+        match (endpoints.tls(), endpoints.is_secured()) {
+            (Some(tls), _) => Dialer::Tls(tls.clone()),
+            (None, true) => Dialer::Untrusting,
+            (None, false) => Dialer::Tcp,
+        }
+    }
+
     /// Makes a connection.
     pub async fn connect(
         &self,
@@ -40,6 +56,30 @@ impl Dialer {
     ) -> Result<Channel, tonic::transport::Error> {
         match self {
             Dialer::Tcp => endpoint.connect().await,
+            // A socket on this host needs none.
+            Dialer::Tls(_) | Dialer::Untrusting if endpoint.uri().scheme_str() == Some("unix") => {
+                endpoint.connect().await
+            }
+            Dialer::Untrusting => {
+                let connector = tower::service_fn(|_: Uri| async {
+                    let why = "https:// needs the certificate of an authority: name it with --ca, --root or TENURE_CA";
+                    Err::<TokioIo<TcpStream>, _>(io::Error::other(why))
+                });
+                endpoint.connect_with_connector(connector).await
+            }
+            Dialer::Tls(tls) => {
+                let origin = endpoint.uri().authority().map(|authority| format!("https://{authority}"));
+                let endpoint = match origin.and_then(|origin| origin.parse().ok()) {
+                    Some(origin) => endpoint.origin(origin),
+                    None => endpoint,
+                };
+                let tls = tls.clone();
+                let connector = tower::service_fn(move |uri: Uri| {
+                    let tls = tls.clone();
+                    async move { secure(&tls, &uri).await.map(TokioIo::new) }
+                });
+                endpoint.connect_with_connector(connector).await
+            }
             Dialer::Own(dial) => {
                 let dial = dial.clone();
                 let connector = tower::service_fn(move |uri: Uri| {
@@ -49,5 +89,24 @@ impl Dialer {
                 endpoint.connect_with_connector(connector).await
             }
         }
+    }
+}
+
+/// A connection inside of TLS.
+async fn secure(tls: &ClientTls, uri: &Uri) -> io::Result<impl Connection + use<>> {
+    let (host, port) = (uri.host().unwrap_or_default(), uri.port_u16().unwrap_or_default());
+    let bare = host.trim_start_matches('[').trim_end_matches(']');
+    let stream = TcpStream::connect((bare, port)).await?;
+    stream.set_nodelay(true)?;
+    tls.connect(host, stream, Protocol::Http2).await
+}
+
+impl Endpoints {
+    /// Connects to one of them as all of them are reached: over TLS, if that is how.
+    pub async fn connect(
+        &self,
+        endpoint: tonic::transport::Endpoint,
+    ) -> Result<Channel, tonic::transport::Error> {
+        Dialer::of(self).connect(endpoint).await
     }
 }

@@ -37,6 +37,7 @@ use crate::in_flight::{AllStreams, Arriving, InFlight};
 use crate::listen::{Accept, ListenLimits, Serve, listen};
 use crate::metrics::{Surface, Traffic};
 use crate::node::Node;
+use crate::secure::ClientPortTls;
 use crate::{grpc, http};
 
 /// How much the front ends take on at once.
@@ -197,11 +198,17 @@ impl Front {
         clock: Arc<dyn Clock>,
         listen: SocketAddr,
         advertise: Option<&str>,
+        names: &[String],
         limits: FrontLimits,
         stop: watch::Receiver<bool>,
     ) -> Front {
         let tables = [Call::rows()];
-        Front::with_calls(&tables, node, clock, listen, advertise, limits, stop)
+        Front::with_calls(&tables, node, clock, listen, (advertise, names), limits, stop)
+    }
+
+    /// What is counted about its connections.
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+        &self.api.traffic
     }
 
     /// The same for other tables of calls: a test adds one.
@@ -210,7 +217,7 @@ impl Front {
         node: Node,
         clock: Arc<dyn Clock>,
         listen: SocketAddr,
-        advertise: Option<&str>,
+        (advertise, names): (Option<&str>, &[String]),
         limits: FrontLimits,
         stop: watch::Receiver<bool>,
     ) -> Front {
@@ -220,7 +227,7 @@ impl Front {
             traffic: Arc::default(),
             stop,
             client_address: advertise.map_or_else(|| listen.to_string(), str::to_owned),
-            hosts: Hosts::new(listen, advertise),
+            hosts: Hosts::new(listen, advertise.into_iter().chain(names.iter().map(String::as_str))),
             calls: Arc::new(Semaphore::new(limits.calls_max)),
             renewals: Arc::new(Semaphore::new(limits.renewals_max)),
             unread: Arc::new(Semaphore::new(limits.unread_max)),
@@ -244,10 +251,16 @@ impl Front {
     }
 
     /// Serves what comes in until the node stops, then gives requests under way so long to end.
-    pub async fn serve(self, accept: impl Accept, connections_max: usize, drain_within: Duration) {
+    pub async fn serve(
+        self,
+        accept: impl Accept,
+        tls: Option<ClientPortTls>,
+        connections_max: usize,
+        drain_within: Duration,
+    ) {
         let limits = ListenLimits { connections_max, drain_within, ..ListenLimits::default() };
         let (traffic, stop) = (self.api.traffic.clone(), self.api.stop.clone());
-        listen(accept, self, limits, traffic, stop).await;
+        listen(accept, tls, self, limits, traffic, stop).await;
     }
 
     /// Answers one request; there is always an answer.
@@ -469,9 +482,9 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn new(listen: SocketAddr, advertise: Option<&str>) -> Hosts {
-        let advertised = advertise.map(|address| host(address).to_ascii_lowercase());
-        Hosts { names: std::iter::once("localhost".into()).chain(advertised).collect(), listen: listen.ip() }
+    fn new<'a>(listen: SocketAddr, names: impl IntoIterator<Item = &'a str>) -> Hosts {
+        let named = names.into_iter().map(|address| host(address).to_ascii_lowercase());
+        Hosts { names: std::iter::once("localhost".into()).chain(named).collect(), listen: listen.ip() }
     }
 
     fn check(&self, authority: Option<&str>, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -670,7 +683,7 @@ mod tests {
 
     #[test]
     fn a_foreign_name_or_page_is_refused() {
-        let hosts = Hosts::new("127.0.0.1:7400".parse().unwrap(), Some("Lease.Example:7400"));
+        let hosts = Hosts::new("127.0.0.1:7400".parse().unwrap(), ["Lease.Example:7400"]);
         for (host, origin, ours) in [
             ("127.0.0.1:7400", None, true),
             ("127.8.0.1", None, true),
@@ -690,7 +703,7 @@ mod tests {
         ] {
             assert_eq!(checked(&hosts, host, origin), ours, "Host {host}, Origin {origin:?}");
         }
-        let everywhere = Hosts::new("0.0.0.0:7400".parse().unwrap(), None);
+        let everywhere = Hosts::new("0.0.0.0:7400".parse().unwrap(), []);
         assert!(checked(&everywhere, "10.0.0.1:7400", None), "it may well be ours");
         assert!(!checked(&everywhere, "evil.example:7400", None));
         assert!(hosts.check(None, &HeaderMap::new()).is_ok(), "no browser leaves the name out");

@@ -3,15 +3,19 @@
 
 mod duration;
 mod help;
+mod tls;
 mod values;
 
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tenure_client::Endpoints;
 
 pub use duration::Length;
+pub use tls::TlsArgs;
 pub use values::{Bytes, GuardArgs, ModeArg, WaitArg, default_holder, parse_token};
 
 use crate::commands;
+use crate::error::CommandError;
+use crate::exit::Exit;
 
 /// The TTL of a session that names none.
 pub const TTL_DEFAULT: Length = Length::seconds(10);
@@ -37,6 +41,9 @@ pub struct Globals {
     /// for the day on which that one is down
     #[arg(long, global = true, env = "TENURE_ENDPOINTS", value_name = "LIST", default_value_t = Endpoints::default())]
     pub endpoints: Endpoints,
+    /// How it is reached over TLS.
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// How long to go on asking a store that has no leader or does not answer
     #[arg(long, global = true, value_name = "DURATION", default_value = "10s")]
     pub timeout: Length,
@@ -46,6 +53,23 @@ pub struct Globals {
     /// Whether to colour
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto, hide_possible_values = true)]
     pub color: ColorChoice,
+}
+
+impl Globals {
+    /// The same, with endpoints that are reached over TLS if that was asked for.
+    pub fn secured(mut self) -> Result<Globals, CommandError> {
+        let usage = |message: String| CommandError::said(Exit::Usage, message);
+        match self.tls.client().map_err(|error| usage(error.to_string()))? {
+            Some(tls) => self.endpoints = self.endpoints.secured(tls),
+            None if self.endpoints.is_secured() => {
+                let hint = "name the file with --ca or TENURE_CA, or the root with --root or TENURE_ROOT";
+                let message = "https:// needs the certificate of an authority".to_owned();
+                return Err(CommandError::with_hint(Exit::Usage, message, hint));
+            }
+            None => {}
+        }
+        Ok(self)
+    }
 }
 
 /// Whether to colour.

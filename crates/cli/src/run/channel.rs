@@ -21,6 +21,8 @@ use tenure_clock::MachineMoment;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::UnixStream;
 
+use crate::args::TlsArgs;
+
 use super::logic::Ending;
 
 /// A deadline on its way: what the two clocks will show.
@@ -58,6 +60,8 @@ pub enum ToGuardian {
         session: String,
         /// Where that is to be reported.
         endpoints: String,
+        /// How it is reached over TLS.
+        tls: TlsArgs,
     },
     /// The lease was renewed, or will not be.
     Deadline(Deadline),

@@ -110,7 +110,7 @@ impl Node {
             server.node().clone(),
             Arc::new(SystemClock),
             address,
-            Some("lease.example"),
+            (Some("lease.example"), &[]),
             limits,
             stopping,
         );

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, set_child_subreaper, waitid};
 use tenure_client::proto::sessions_client::SessionsClient;
-use tenure_client::{Call, Repeat, Transport};
+use tenure_client::{Call, Endpoints, Repeat, Transport};
 use tenure_clock::SystemClock;
 use tenure_core::{Caller, EndReason};
 use tenure_wire::grpc;
@@ -30,6 +30,7 @@ use super::proc::{self, Handle};
 use super::signals::Signals;
 use super::tree::Tree;
 use super::{CHILD, GUARDIAN, INIT, own_program};
+use crate::args::TlsArgs;
 
 /// The guardian looks at its clock at least this often: its timers stand still while the machine sleeps, its
 /// clock does not.
@@ -123,7 +124,7 @@ struct Guarding {
     ward: Ward,
     logic: GuardianLogic,
     /// The session, and where its end is to be reported.
-    session: Option<(String, String)>,
+    session: Option<(String, String, TlsArgs)>,
 }
 
 /// The child, before and after its start.
@@ -173,9 +174,9 @@ impl Guarding {
     fn receive(&mut self, message: ToGuardian) -> Option<Event> {
         match message {
             ToGuardian::Deadline(deadline) => Some(Event::Deadline(deadline.into())),
-            ToGuardian::Start { environment, deadline, kill_before, session, endpoints } => {
+            ToGuardian::Start { environment, deadline, kill_before, session, endpoints, tls } => {
                 self.logic.kill_before(kill_before);
-                self.session = Some((session, endpoints));
+                self.session = Some((session, endpoints, tls));
                 let deadline = tenure_clock::MachineMoment::from(deadline);
                 // Whatever delayed this message: what cannot live long enough to be killed in time is not
                 // started.
@@ -216,8 +217,13 @@ impl Guarding {
 
     /// Proof of death: `run` is dead and so is everything that it had started.
     async fn end_session(&mut self) {
-        let Some((session, endpoints)) = self.session.take() else { return };
-        let (Ok(session), Ok(endpoints)) = (session.parse(), endpoints.parse()) else { return };
+        let Some((session, endpoints, tls)) = self.session.take() else { return };
+        let (Ok(session), Ok(endpoints)) = (session.parse(), endpoints.parse::<Endpoints>()) else { return };
+        let Ok(tls) = tls.client() else { return };
+        let endpoints = match tls {
+            Some(tls) => endpoints.secured(tls),
+            None => endpoints,
+        };
         let request = grpc::close_request(&Caller::unnumbered(session), EndReason::Died);
         let call = Call {
             repeat: Repeat::Harmless,
