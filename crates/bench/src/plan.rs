@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tenure_client::ClientTls;
+
 /// A store that can be driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKind {
@@ -121,6 +123,8 @@ pub struct Plan {
     pub target: TargetKind,
     /// Where it is: host:port each. Connections are spread over them in turn.
     pub endpoints: Vec<String>,
+    /// How Tenure is reached over TLS, if it is.
+    pub tls: Option<ClientTls>,
     /// What is done.
     pub workload: Workload,
     /// Clients that work at once, each with a session of its own.
@@ -155,6 +159,7 @@ impl Plan {
         Plan {
             target,
             endpoints,
+            tls: None,
             workload,
             clients: 256,
             connections: 8,
