@@ -270,13 +270,6 @@ mod parking {
     }
 }
 
-impl Tenure {
-    async fn connection(&self, way: usize) -> Result<Arc<Connection>> {
-        let connect = |endpoint| Connection::connect(endpoint, self.credential.clone());
-        self.connections.get(way, connect).await
-    }
-}
-
 impl Store for Tenure {
     type Session = TenureSession;
     type Fleet = TenureFleet;

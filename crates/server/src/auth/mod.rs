@@ -21,6 +21,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use subtle::ConstantTimeEq;
 use tenure_clock::Clock;
 use tenure_core::{Identity, IdentityName, Standing, WallTime};
+use tenure_tls::VerifiedClient;
 use tenure_wire::{ApiError, Bearer, Code};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
@@ -55,7 +56,7 @@ pub struct ClientCertificate {
 impl From<VerifiedClient> for ClientCertificate {
     fn from(client: VerifiedClient) -> ClientCertificate {
         // Names that begin with `tenure://` mean something only under the root: an authority for clients may write any.
-        let signed_by = if client.by_root { SignedBy::ClusterRoot } else { SignedBy::ClientAuthority };
+        let signed_by = if client.by_root { SignedBy::Root } else { SignedBy::ClientAuthority };
         ClientCertificate { der: client.certificate.to_vec(), signed_by }
     }
 }
