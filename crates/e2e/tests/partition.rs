@@ -247,7 +247,8 @@ fn a_wait_that_loses_its_leader_is_answered_unknown() {
         let mut waits = Vec::new();
         for body in &bodies {
             waits.push(scope.spawn(|| cluster.node(follower).http().post(path, body)));
-            let queued = |http: &mut Http| http.get("/v1/leases/cut/one").expect(200)["waiting"] == waits.len();
+            let queued =
+                |http: &mut Http| http.get("/v1/leases/cut/one").expect(200)["waiting"] == waits.len();
             until("it is queued", Duration::from_secs(10), || queued(&mut http));
         }
         cluster.lan().cut(follower, Side::Peers);

@@ -36,6 +36,7 @@ struct Node {
     _server: Server,
     front: Front,
     stop: watch::Sender<bool>,
+    disk: Arc<SimDisk>,
 }
 
 /// What a request was answered.
@@ -94,9 +95,10 @@ impl Node {
         configure: impl FnOnce(&mut Config),
     ) -> Node {
         let (accept, address) = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let disk = Arc::new(SimDisk::new());
         let world = World {
             clock: Arc::new(SystemClock),
-            disk: Arc::new(SimDisk::new()),
+            disk: disk.clone(),
             network: Arc::new(TcpNetwork),
             entropy: Entropy::default(),
             execution: Execution::Tasks,
@@ -114,7 +116,7 @@ impl Node {
             limits,
             stopping,
         );
-        let node = Node { _server: server, front, stop };
+        let node = Node { _server: server, front, stop, disk };
         while node.get("/readyz").await.status != StatusCode::OK {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
