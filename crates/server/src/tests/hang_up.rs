@@ -43,7 +43,7 @@ async fn a_hang_up_does_not_take_back_a_numbered_acquire() {
     node.until_waiting("job", 1).await;
     hang_up(waiting).await;
     settled(&node).await;
-    node.until_waiting("job", 1).await;
+    assert_eq!(node.get("/v1/leases/job").await.ok()["waiting"], 1, "it left the queue");
 
     // Somebody else queues behind it; repeating the number keeps the place.
     let other = in_background(
@@ -70,9 +70,16 @@ async fn a_hang_up_does_not_take_back_an_acquire_with_a_nonce() {
     node.until_waiting("job", 1).await;
     let again = in_background(&node, "/v1/leases/job:acquire", body.clone());
     settled(&node).await;
+    hang_up(first).await;
+    settled(&node).await;
+    assert_eq!(node.get("/v1/leases/job").await.ok()["waiting"], 1, "it left the queue");
     node.post("/v1/leases/job:release", json!({"session": holder["session"]})).await.ok();
     let granted = again.await.unwrap().ok();
-    hang_up_if_open(first).await;
+
+    // Repeated once more, and hung up on after the answer and before it was read.
+    let request = axum::http::Request::builder().method("POST").uri("/v1/leases/job:acquire");
+    let request = request.header("host", "127.0.0.1:7400").body(body.to_string().into()).unwrap();
+    drop(node.send(request).await);
     settled(&node).await;
     assert_eq!(node.get("/v1/leases/job").await.ok()["token"], granted["token"], "nothing took it back");
     assert_eq!(node.post("/v1/leases/job:acquire", body).await.ok()["token"], granted["token"]);
@@ -103,11 +110,6 @@ async fn the_session_of_a_nonce_lives_as_long_as_a_connection_waits_for_it() {
     hang_up(waiting).await;
     node.until_waiting("job", 0).await;
     node.post("/v1/leases/job:acquire", body).await.refused("nonce_used");
-}
-
-async fn hang_up_if_open(call: JoinHandle<Reply>) {
-    call.abort();
-    let _ = call.await;
 }
 
 #[tokio::test]
