@@ -249,6 +249,10 @@ impl Api {
                 Done::Granted { grants, opened } => {
                     Ok(AcquireOutcome::Granted(Granted { grants, opened, hang_up }))
                 }
+                Done::Queued { .. } => {
+                    Err(ApiError::invalid("this session is queued for it already, by another call")
+                        .hint("give wait_ms to wait with that call"))
+                }
                 other => used_before(&other),
             },
             Acquired::Queued { session, ttl, ahead } => Ok(AcquireOutcome::Queued { session, ttl, ahead }),
