@@ -6,7 +6,12 @@ const CLUSTER: [u8; 16] = [7; 16];
 
 fn event(revision: u64) -> Event {
     let kind = EventKind::Changed { what: "x".repeat(400).into(), how: "tested" };
-    Event { revision: Revision::new(revision), wall: WallTime::from_unix_millis(revision * 1_000), kind, identity: None }
+    Event {
+        revision: Revision::new(revision),
+        wall: WallTime::from_unix_millis(revision * 1_000),
+        kind,
+        identity: None,
+    }
 }
 
 fn open(disk: &SimDisk, bytes_max: u64) -> Arc<EventFiles> {

@@ -78,8 +78,7 @@ impl Guarded {
 
     /// Makes a credential known, as anyone on a node where policies do not count yet, and else as the administrator.
     async fn issue(&self, bearer: &Bearer, name: &str, expires: Option<u64>) {
-        let body =
-            json!({"id": bearer.id().to_string(), "name": name, "hash": hash(bearer), "expires_unix_ms": expires});
+        let body = json!({"id": bearer.id().to_string(), "name": name, "hash": hash(bearer), "expires_unix_ms": expires});
         let presents = Presents::header(header(&self.admin));
         let known = self.call(&Presents::default(), Method::POST, "/v1/auth/credentials", &body).await;
         if known.status != StatusCode::OK {
@@ -116,11 +115,20 @@ impl Guarded {
             ];
             for reply in replies {
                 let found = reply.json()["error"]["code"].clone();
-                assert_eq!(found, code, "{caller}: {} {}", reply.status, String::from_utf8_lossy(&reply.body));
+                assert_eq!(
+                    found,
+                    code,
+                    "{caller}: {} {}",
+                    reply.status,
+                    String::from_utf8_lossy(&reply.body)
+                );
                 let shown = String::from_utf8_lossy(&reply.body).into_owned();
                 for header in &presents.headers {
                     let secret = header.rsplit(['_', ' ']).next().unwrap_or_default();
-                    assert!(secret.len() < 16 || !shown.contains(secret), "{caller}: it repeats what was sent");
+                    assert!(
+                        secret.len() < 16 || !shown.contains(secret),
+                        "{caller}: it repeats what was sent"
+                    );
                 }
                 if code == "unauthenticated" {
                     assert!(reply.headers.contains_key("www-authenticate"), "{caller}");
@@ -180,7 +188,8 @@ async fn every_kind_of_proof_is_believed() {
     assert_eq!(who(Presents::default()).await, "anyone");
     guarded.acquire(&Presents::header(header(&guarded.pay)), "pay/a").await.ok();
     guarded.acquire(&guarded.token(&Guarded::claims()), "pay/b").await.ok();
-    let metrics = guarded.call(&Presents::header(header(&guarded.admin)), Method::GET, "/metrics", &Value::Null).await;
+    let metrics =
+        guarded.call(&Presents::header(header(&guarded.admin)), Method::GET, "/metrics", &Value::Null).await;
     let page = String::from_utf8(metrics.body).unwrap();
     assert!(page.contains("tenure_identified_requests_total{by=\"jwt\"} 2"), "{page}");
 }
