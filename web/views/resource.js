@@ -110,7 +110,7 @@ export function mount(root, context, resource) {
   function showHolders() {
     const { lease } = state;
     const stable = lease.holders.map(({ remaining_ms, held_ms, ...rest }) => rest);
-    put(holders, [stable, lease.state, lease.waiters.length], () => {
+    put(holders, [stable, lease.state, lease.waiters.length, context.may("manage", resource), context.may("hold", resource)], () => {
       if (lease.holders.length === 0) return h("p.quiet", {}, lease.delayed_ms ? "Nobody: it rests after an unclean end." : "Nobody holds it.");
       return [
         ...lease.holders.map((holder, at) =>
@@ -124,8 +124,8 @@ export function mount(root, context, resource) {
             holder.notice ? h("p", {}, badge("under notice", "warn"), ` It ends when the holder confirms, or when the time is up: ${why(holder.notice)}.`) : null,
             holder.lapsed ? h("p", {}, badge("lapsed", "warn"), " The first contender takes it.") : null,
             h("div.actions", {},
-              h("button", { type: "button", onclick: () => revoke(holder) }, "Revoke…"),
-              h("button", { type: "button", onclick: () => transfer(holder) }, "Transfer…")))),
+              context.may("manage", resource) ? h("button", { type: "button", onclick: () => revoke(holder) }, "Revoke…") : null,
+              context.may("hold", resource) ? h("button", { type: "button", onclick: () => transfer(holder) }, "Transfer…") : null))),
       ];
     });
     count_down();

@@ -18,6 +18,11 @@ pub struct Channel {
 }
 
 impl Channel {
+    /// The way to an address, for whoever makes connections of its own.
+    pub fn from_shared(uri: String) -> Result<transport::Endpoint, transport::Error> {
+        transport::Endpoint::from_shared(uri)
+    }
+
     /// Presents this credential, if there is one, with every call over this connection.
     pub fn new(connection: transport::Channel, credential: Option<Credential>) -> Channel {
         Channel { connection, credential }

@@ -95,7 +95,8 @@ impl Credential {
             let read = Mutex::new(Token { header, stamp });
             return Ok(Credential(Arc::new(Kind::Token { path: path.to_owned(), read })));
         }
-        let file = text.parse().map_err(|error| CredentialError::Invalid(path.to_owned(), error))?;
+        let file: CredentialFile =
+            text.parse().map_err(|error| CredentialError::Invalid(path.to_owned(), error))?;
         if mode & 0o077 != 0 {
             return Err(CredentialError::Exposed(path.to_owned(), mode & 0o777));
         }

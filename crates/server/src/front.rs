@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, Request, Response, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
@@ -465,7 +465,7 @@ impl Asked {
         &self,
         request: &mut Request<B>,
     ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
-        self.api.hosts.check(self.authority.as_deref(), request.headers())?;
+        self.api.hosts.check(self.authority.as_deref(), request.headers(), self.context.row.cost)?;
         let mark = self.context.connection.as_deref();
         if request.headers().len() > FIELDS_MAX {
             return Err(ApiError::new(Code::TooLarge, format!("the head has more than {FIELDS_MAX} fields"))
@@ -582,7 +582,7 @@ impl Hosts {
         Hosts { names: std::iter::once("localhost".into()).chain(advertised).collect(), listen: listen.ip() }
     }
 
-    fn check(&self, authority: Option<&str>, headers: &HeaderMap) -> Result<(), ApiError> {
+    fn check(&self, authority: Option<&str>, headers: &HeaderMap, cost: Cost) -> Result<(), ApiError> {
         let named = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default()).or(authority);
         if let Some(named) = named
             && !self.ours(host(named))
@@ -593,13 +593,21 @@ impl Hosts {
             )
             .hint("use its address, or start it with --advertise and the name that clients use"));
         }
+        let foreign = || {
+            ApiError::new(Code::ForeignOrigin, "a web page of another site asked for this")
+                .hint("only this server's own pages may call it from a browser")
+        };
+        // A picture or a script of a foreign page is asked for without `Origin`. A link to the dashboard is no attack.
+        let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+        if matches!(site, Some(b"cross-site" | b"same-site")) && cost != Cost::Page {
+            return Err(foreign());
+        }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
         let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site);
         if site.is_some_and(|site| named.is_some_and(|named| site.eq_ignore_ascii_case(named))) {
             return Ok(());
         }
-        Err(ApiError::new(Code::ForeignOrigin, "a web page of another site asked for this")
-            .hint("only this server's own pages may call it from a browser"))
+        Err(foreign())
     }
 
     fn ours(&self, host: &str) -> bool {
@@ -773,7 +781,7 @@ mod tests {
         if let Some(origin) = origin {
             headers.insert(header::ORIGIN, origin.parse().unwrap());
         }
-        hosts.check(None, &headers).is_ok()
+        hosts.check(None, &headers, Cost::Read).is_ok()
     }
 
     #[test]
@@ -801,7 +809,7 @@ mod tests {
         let everywhere = Hosts::new("0.0.0.0:7400".parse().unwrap(), None);
         assert!(checked(&everywhere, "10.0.0.1:7400", None), "it may well be ours");
         assert!(!checked(&everywhere, "evil.example:7400", None));
-        assert!(hosts.check(None, &HeaderMap::new()).is_ok(), "no browser leaves the name out");
+        assert!(hosts.check(None, &HeaderMap::new(), Cost::Read).is_ok(), "no browser leaves the name out");
     }
 
     #[test]

@@ -24,6 +24,9 @@ mod event_hub;
 mod failure;
 mod forward;
 mod front;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod grpc;
 mod http;
 mod in_flight;

@@ -44,7 +44,8 @@ pub(crate) fn stored(secret: Secret) -> Secret {
     }
 }
 
-fn stored_nonce(nonce: Nonce) -> Nonce {
+/// A nonce as it is stored from format version 2 on.
+pub(crate) fn stored_nonce(nonce: Nonce) -> Nonce {
     match nonce.form() {
         SecretForm::Plain => Nonce::hashed(hash(domain::NONCE, nonce.as_bytes())),
         SecretForm::Hashed => nonce,

@@ -10,7 +10,7 @@ use tenure_replica::{
     Entropy, Execution, LogOptions, LowLatencyOptions, LowLatencyStatus, NodeId, RaftTiming, SimDisk,
     SnapshotOptions, Wreck,
 };
-use tenure_server::{Config, EventFileOptions, Node, Server, World};
+use tenure_server::{Config, EventFileOptions, IdentityLimits, Node, Server, World};
 
 use crate::dice::Dice;
 use crate::host::Process;
@@ -88,6 +88,9 @@ impl Member {
             // Small for the same reason.
             event_files: EventFileOptions { bytes_max: 256 << 10, ..EventFileOptions::default() },
             low_latency,
+            jwt_issuers: Vec::new(),
+            identity_limits: IdentityLimits::default(),
+            audit: None,
             auto_upgrade: None,
             format_newest: FormatVersion::NEWEST,
         };

@@ -86,7 +86,8 @@ impl NodeConnection {
             .keep_alive_timeout(PROBE_WITHIN)
             .keep_alive_while_idle(true);
         let made = match timeout(CONNECT_WITHIN, endpoint.connect()).await {
-            Ok(Ok(made)) => made,
+            // The agent presents nothing of its own: what a client presents is passed on with its calls.
+            Ok(Ok(made)) => Channel::new(made, None),
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err(format!("no connection within {CONNECT_WITHIN:?}")),
         };

@@ -142,7 +142,7 @@ mod tests {
     use tenure_wire::json::Mode;
 
     fn event(kind: EventKind) -> Event {
-        Event { revision: 42, at: "2026-11-15T20:48:49.123Z".into(), kind }
+        Event { revision: 42, at: "2026-11-15T20:48:49.123Z".into(), kind, identity: None }
     }
 
     fn both(kind: EventKind) -> String {

@@ -71,6 +71,8 @@ pub struct Plan {
     pub value: Option<String>,
     /// Go on for as long as it takes when the store cannot be reached or the queue was lost.
     pub persistent: bool,
+    /// The command gets the id of the session, which is all that it takes to end it.
+    pub pass_session: bool,
 }
 
 /// How one term ended.
@@ -421,14 +423,19 @@ fn deadline_of(lease: &Lease) -> MachineMoment {
     now.plus(lease.remaining())
 }
 
+/// Where a command finds the id of the session, if it gets it.
+pub(super) const SESSION_VARIABLE: &str = "TENURE_SESSION";
+
 /// What the command finds in its environment.
 fn environment(plan: &Plan, held: &Held, endpoints: &Endpoints) -> Vec<(String, String)> {
     let mut environment = vec![
         ("TENURE_RESOURCE".to_owned(), plan.resource.to_string()),
         ("TENURE_TOKEN".to_owned(), held.permit.token().to_string()),
-        ("TENURE_SESSION".to_owned(), held.session.id().to_string()),
         ("TENURE_ENDPOINTS".to_owned(), endpoints.to_string()),
     ];
+    if plan.pass_session {
+        environment.push((SESSION_VARIABLE.to_owned(), held.session.id().to_string()));
+    }
     if let Some(slot) = held.lease.scope().slot {
         environment.push(("TENURE_SLOT".to_owned(), slot.to_string()));
     }

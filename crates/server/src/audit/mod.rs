@@ -212,7 +212,9 @@ fn write(waiting: Receiver<Line>, mut sink: Box<dyn Sink>, counts: &Counts) {
         counts.failing.store(failed, Relaxed);
         (if failed { &counts.dropped } else { &counts.written }).fetch_add(lines, Relaxed);
         for line in together {
-            line.written.into_iter().for_each(|told| drop(told.send(!failed)));
+            if let Some(told) = line.written {
+                let _ = told.send(!failed);
+            }
         }
     }
 }

@@ -422,6 +422,16 @@ pub(crate) fn verify<'a>(
     Ok(Verified { issuer: issuer.name.clone(), subject, expires_ms: (expires * 1_000.0) as u64 })
 }
 
+/// Reads keys and a token as a stranger can send them, and holds what comes of it against what is promised.
+#[cfg(feature = "fuzzing")]
+pub(crate) fn check_token(issuer: &JwtIssuer, keys: &[u8], token: &str, now: WallTime) {
+    if let Ok(keys) = KeySet::parse(keys) {
+        assert!((1..=KEYS_MAX).contains(&keys.len()));
+        let verified = verify([(issuer, &keys)], token, now);
+        assert!(verified.is_err(), "a token was believed that nobody has signed: {verified:?}");
+    }
+}
+
 /// One part of a token: base64url around JSON.
 fn part<T: serde::de::DeserializeOwned>(text: &str) -> Result<T, JwtRefusal> {
     let bytes = URL_SAFE_NO_PAD.decode(text).map_err(|_| JwtRefusal::Unreadable)?;

@@ -28,6 +28,10 @@ use zeroize::Zeroizing;
 use crate::node::Node;
 
 pub use certificate::SignedBy;
+#[cfg(feature = "fuzzing")]
+pub(crate) use certificate::identity as certificate_identity;
+#[cfg(feature = "fuzzing")]
+pub(crate) use jwt::check_token;
 pub use jwt::{Algorithm, JwtIssuer};
 pub(crate) use keys::Issuers;
 pub use shares::IdentityLimits;

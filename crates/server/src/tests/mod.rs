@@ -14,6 +14,7 @@ mod sequencers;
 mod snapshots;
 mod table;
 mod watching;
+mod web;
 
 use std::sync::Arc;
 use std::time::Duration;

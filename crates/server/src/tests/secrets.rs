@@ -15,6 +15,7 @@ use super::Node;
 use super::grpc::CommandStream;
 use crate::failure::Failure;
 use crate::forward::RenewalBatch;
+use crate::secrets::{hashed_id, stored_nonce};
 
 const NONCE: &str = "00112233445566778899aabbccddeeff";
 
@@ -50,7 +51,7 @@ async fn log_and_snapshot_hold_neither_session_ids_nor_nonces() {
             "/v1/leases/held:acquire",
             json!({"session": session, "number": 2, "wait_ms": 60_000, "poll_ms": 1}),
         ),
-        ("/v1/leases/held:cancel", json!({"session": session, "number": 2})),
+        ("/v1/leases:cancel", json!({"session": session, "acquire": 2, "number": 3})),
         ("/v1/leases/x:release", json!({"session": session, "number": 4})),
         ("/v1/registers/k", json!({"session": session, "value": "v", "ephemeral": true})),
     ] {
@@ -80,16 +81,14 @@ async fn what_is_stored_of_an_id_opens_nothing() {
     node.post("/v1/leases/x:acquire", json!({"session": opened["session"]})).await.ok();
     let own = id(&opened);
     let inner = &node.front.api().node;
-    let (secret, nonce) = inner.glance(|machine| {
-        let state = machine.capture();
-        let session = state.sessions.get(own.number).expect("it is open").clone();
-        (session.secret, session.nonce.expect("it has one"))
-    });
+    let (stored, nonce) = (hashed_id(own), stored_nonce(words::nonce_from_hex(NONCE).unwrap()));
+    assert!(inner.glance(|machine| machine.knows(&stored) && machine.knows_nonce(nonce)), "this is stored");
+    let secret = stored.secret;
     let stolen = format!("{}-{}", own.number, words::hex(secret.as_bytes()));
     assert_ne!(stolen, own.to_string());
     for (path, body) in [
-        ("/v1/sessions:renew", json!({"session": stolen})),
-        ("/v1/sessions:close", json!({"session": stolen})),
+        ("/v1/session:renew", json!({})),
+        ("/v1/session:paused", json!({"paused_ms": 1})),
         ("/v1/leases/x:release", json!({"session": stolen})),
         ("/v1/leases/y:acquire", json!({"session": stolen})),
         ("/v1/sequencers", json!({"session": stolen, "resource": "x"})),
@@ -97,7 +96,9 @@ async fn what_is_stored_of_an_id_opens_nothing() {
         let reply = node.call_as(&stolen, Method::POST, path, body.to_string()).await;
         reply.refused("unknown_session");
     }
-    node.call_as(&stolen, Method::GET, "/v1/session", Body::empty()).await.refused("unknown_session");
+    for method in [Method::GET, Method::DELETE] {
+        node.call_as(&stolen, method, "/v1/session", Body::empty()).await.refused("unknown_session");
+    }
     let mut stream = CommandStream::connect(&node).await;
     let attach = Asked::Attach(proto::StreamAttach { secret: secret.as_bytes().to_vec() });
     assert!(matches!(stream.ask(own.number.get(), None, attach).await, Content::Error(_)));
@@ -149,13 +150,13 @@ async fn sessions_from_before_the_raise_keep_their_form_until_they_end() {
     assert_eq!((inner.format(), plain()), (FormatVersion::V2, 2));
     assert_eq!(id(&node.post("/v1/sessions", by_nonce.clone()).await.ok()), named, "by its nonce");
     node.post("/v1/leases/x:release", json!({"session": opened.to_string()})).await.ok();
-    let renewed = inner.renew(vec![(opened, 0), (named, 0)]).await.unwrap();
+    let renewed = inner.renew(&Identity::Anyone, vec![(opened, 0), (named, 0)]).await.unwrap();
     assert!(renewed.iter().all(|answer| *answer != RenewalAnswer::UnknownSession), "{renewed:?}");
     let new = id(&node.open("new").await);
     assert_eq!(plain(), 2);
     assert_eq!(found(&node.disk, new.secret.as_bytes()), Vec::<String>::new());
     for session in [opened, named, new] {
-        node.call_as(&session.to_string(), Method::POST, "/v1/sessions:close", "{}").await.ok();
+        node.call_as(&session.to_string(), Method::DELETE, "/v1/session", Body::empty()).await.ok();
     }
     assert_eq!(plain(), 0);
     node.post("/v1/sessions", by_nonce).await.refused("nonce_used");

@@ -25,6 +25,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use self::logic::{Action, Event, GuardianLogic};
 use super::channel::{self, Channel, FromGuardian, Presented, ToGuardian};
+use super::driver::SESSION_VARIABLE;
 use super::logic::Ending;
 use super::proc::{self, Handle};
 use super::signals::Signals;
@@ -244,7 +245,8 @@ impl Ward {
         let mut command = own_program(if matches!(tree, Tree::Namespace) { INIT } else { CHILD });
         command.args(tree.to_words()).arg(getpid().as_raw_nonzero().to_string());
         command.arg(if self.shares_terminal { "terminal" } else { "apart" }).args(&self.command);
-        command.envs(environment);
+        // Not even that of somebody who happens to hold something here: whoever has an id can end the session.
+        command.env_remove(SESSION_VARIABLE).envs(environment);
         let stdin = self.stdin.take().ok_or_else(|| io::Error::other("it was started before"))?;
         command.stdin(Stdio::from(stdin));
         if !self.shares_terminal {

@@ -138,7 +138,7 @@ impl Dial for Network {
 fn commands(nodes: &[Scripted]) -> Commands {
     let endpoints: Vec<String> = (0..nodes.len()).map(|index| format!("node-{index}:7400")).collect();
     let directory = Directory::new(&endpoints.join(",").parse().expect("endpoints"));
-    let dialer = Dialer::over(Arc::new(Network(nodes.to_vec())), &Endpoints::default());
+    let dialer = Dialer::over(Arc::new(Network(nodes.to_vec())), &crate::endpoints::Endpoints::default());
     let execution = Execution::Tasks(Tasks::current());
     let commands = Commands::start(directory, dialer, EndpointErrors::default(), &execution);
     commands.listen(id(), Arc::new(|_| {}));
