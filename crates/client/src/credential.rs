@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tenure_clock::SystemClock;
+use tenure_tls::{ClientTls, ClientTlsOptions, TlsError};
 use tenure_wire::{CREDENTIAL_FILE_BYTES_MAX, CredentialFile, InvalidCredentialFile};
 use tonic::codegen::http::HeaderValue;
 
@@ -115,6 +117,16 @@ impl Credential {
             Kind::Issued(file) => &file.roots,
             Kind::Token { .. } => &[],
         }
+    }
+
+    /// TLS that believes these certificates alone; none if the credential has none.
+    pub fn tls(&self, server_name: Option<String>) -> Result<Option<ClientTls>, TlsError> {
+        if self.roots().is_empty() {
+            return Ok(None);
+        }
+        let authorities = self.roots().iter().map(|root| root.clone().into()).collect();
+        let options = ClientTlsOptions { authorities, server_name, ..ClientTlsOptions::default() };
+        ClientTls::new(options, Arc::new(SystemClock)).map(Some)
     }
 
     /// What was read, secret and all; nothing for a token, which is somebody else's to keep.

@@ -23,8 +23,8 @@ use std::time::Duration;
 use tenure_tls::KeyHash;
 use tokio::sync::{Mutex, watch};
 
-/// How often a leader looks whether keys may be entered that it could not enter: the cluster has to agree on a format
-/// version that knows them first.
+/// How often a leader looks whether keys may be entered that it could not enter: every member has to be able to read
+/// them.
 const KEYS_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 /// What members have proved: identity and key of each.
@@ -117,9 +117,12 @@ impl Changes {
     /// What is to be changed about a membership.
     fn due(&self, membership: &Membership<NodeId, Member>) -> Option<ChangeMembers<NodeId, Member>> {
         due(membership, self.node, &self.address).or_else(|| {
-            let known = self.agreed.get() >= KEYS_SINCE;
-            let keys = known.then(|| due_keys(membership, self.node, self.key, &self.proofs.borrow()))?;
-            (!keys.is_empty()).then_some(ChangeMembers::SetNodes(keys))
+            let keys = due_keys(membership, self.node, self.key, &self.proofs.borrow());
+            // A cluster of an older format version may have members that cannot read keys. Who has proved one can.
+            let read_by =
+                |(node, member): (&NodeId, &Member)| member.key.is_some() || keys.contains_key(node);
+            let known = self.agreed.get() >= KEYS_SINCE || membership.nodes().all(read_by);
+            (known && !keys.is_empty()).then_some(ChangeMembers::SetNodes(keys))
         })
     }
 

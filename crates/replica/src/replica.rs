@@ -549,7 +549,7 @@ async fn listen_as_a_member(
     if !config.beyond_this_machine && !on_this_machine(address).await {
         return Err(StartError::Configuration(format!(
             "this data directory is that of node {node} of a cluster, and its peers reach it at {address}, as other machines \
-             can: there is no authentication yet, so say --insecure"
+             can: start it with --root, so that its peers prove themselves; or say --insecure"
         )));
     }
     config.peers = BTreeMap::from([(node, address.clone())]);

@@ -344,7 +344,6 @@ async fn a_single_node_enters_its_own_key() {
         let key = NodeKey::generate().expect("a key");
         let mut config = Config::single(1);
         config.key = Some(key.hash());
-        config.agreed.set(2);
         let node = common::try_start(&disk, config).await.expect("it starts");
         let entered = async {
             while node.status().key != Some(key.hash().to_string()) {

@@ -494,6 +494,7 @@ impl Api {
                 }),
                 format: format.get().into(),
                 format_next,
+                insecure: self.traffic.is_insecure(),
             }
         }))
     }

@@ -28,6 +28,7 @@ mod front;
 #[doc(hidden)]
 pub mod fuzzing;
 mod grpc;
+mod handshakes;
 mod http;
 mod in_flight;
 mod leader_loop;
@@ -39,6 +40,7 @@ mod probe;
 mod replicated;
 mod restore;
 mod secrets;
+mod secure;
 mod server;
 mod signing;
 mod tally;
@@ -56,5 +58,8 @@ pub use failure::Failure;
 pub use leader_loop::LeaderLoopNumbers;
 pub use listen::{Accept, Peer};
 pub use node::{Node, NodeStatus};
+pub use secure::{ClientPortTls, Reloader};
 pub use server::{Server, World};
 pub use tally::{Durations, Tally};
+/// How connections between nodes are secured.
+pub use tenure_replica::PeerSecurity;

@@ -25,6 +25,8 @@ pub use prefixed::Prefixed;
 pub use root::{Issued, Root};
 pub use server::{CertificateSource, PairFiles, Reload, Secured, ServerTls, VerifiedClient};
 
+pub use tokio_rustls::server::TlsStream;
+
 use rustls::crypto::CryptoProvider;
 use rustls::time_provider::TimeProvider;
 use rustls_pki_types::UnixTime;

@@ -9,14 +9,15 @@ use crate::files::{Seen, read_open, read_secret};
 use crate::root::{SERVER_VALID, certificates, store};
 use crate::{Calendar, Issued, Root, TlsError, provider};
 use parking_lot::{Mutex, RwLock};
-use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::{TLS12, TLS13};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig};
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -25,8 +26,8 @@ use std::time::Duration;
 use tenure_clock::Clock;
 use tenure_core::WallTime;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 /// The names of HTTP/2 and HTTP/1.1 inside of TLS.
 pub(crate) const HTTP_2: &[u8] = b"h2";
@@ -100,6 +101,8 @@ struct InUse {
     ends: WallTime,
     /// Whether the certificate presented is signed by the root.
     chains: bool,
+    /// The certificate presented.
+    leaf: CertificateDer<'static>,
 }
 
 #[derive(Default)]
@@ -157,6 +160,26 @@ impl ServerTls {
         false
     }
 
+    /// Connects to the very port that presents this certificate, as the node itself does. Nobody else is believed, and
+    /// no authority is asked: the certificate may be signed by one that this node does not know.
+    pub async fn dial<S>(&self, stream: S) -> io::Result<tokio_rustls::client::TlsStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let itself = Itself { leaf: self.in_use.read().leaf.clone() };
+        let mut config = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .map_err(io::Error::other)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(itself))
+            .with_no_client_auth();
+        config.alpn_protocols = vec![HTTP_1.to_vec()];
+        config.resumption = Resumption::disabled();
+        config.enable_sni = false;
+        let name = ServerName::try_from("localhost").map_err(io::Error::other)?;
+        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    }
+
     /// Speaks with a client that has connected. Time limits are the caller's business.
     pub async fn accept<S>(&self, stream: S) -> io::Result<Secured<S>>
     where
@@ -205,7 +228,7 @@ impl InUse {
                 "it is not valid today: look at its dates, and at this machine's clock",
             ));
         }
-        let ends = leaf.ends();
+        let (ends, presented) = (leaf.ends(), issued.chain[0].clone());
         let chains = roots.as_ref().is_some_and(|roots| is_signed_by(&issued.chain, roots, now));
         if must_chain && !chains {
             return Err(TlsError::content(
@@ -240,7 +263,52 @@ impl InUse {
         // A connection that was resumed would show a certificate that nobody judges again.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        Ok(InUse { config: Arc::new(config), by_root, ends, chains })
+        Ok(InUse { config: Arc::new(config), by_root, ends, chains, leaf: presented })
+    }
+}
+
+/// Believes one certificate.
+#[derive(Debug)]
+struct Itself {
+    leaf: CertificateDer<'static>,
+}
+
+impl ServerCertVerifier for Itself {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match *end_entity == self.leaf {
+            true => Ok(ServerCertVerified::assertion()),
+            false => Err(rustls::CertificateError::ApplicationVerificationFailure.into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _certificate: &CertificateDer<'_>,
+        _signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        Err(rustls::PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = provider().signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signature, &algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
     }
 }
 
@@ -387,6 +455,17 @@ pub(crate) mod tests {
         let shown = operator.chain[0].clone();
         let secured = meet(&server, &client(&root, Some(operator)), "db-1").await.expect("it is served");
         assert_eq!(secured.client, Some(VerifiedClient { certificate: shown, by_root: true }));
+    }
+
+    #[tokio::test]
+    async fn a_node_reaches_its_own_port_and_takes_no_other_for_it() {
+        let root = root();
+        let (server, other) = (issuing(&root), issuing(&root));
+        for (answers, believed) in [(&server, true), (&other, false)] {
+            let (left, right) = duplex(16 << 10);
+            let (_, dialled) = tokio::join!(answers.accept(left), server.dial(right));
+            assert_eq!(dialled.is_ok(), believed);
+        }
     }
 
     #[tokio::test]

@@ -3,18 +3,23 @@
 
 mod duration;
 mod help;
+mod tls;
 mod values;
 
 use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use tenure_client::{Credential, CredentialError, Endpoints};
+use tenure_client::{Credential, Endpoints};
+use tenure_tls::TlsError;
 
 pub use duration::Length;
+pub use tls::TlsArgs;
 pub use values::{Bytes, GuardArgs, ModeArg, WaitArg, default_holder, parse_token};
 
 use crate::commands;
+use crate::error::CommandError;
+use crate::exit::Exit;
 
 /// The TTL of a session that names none.
 pub const TTL_DEFAULT: Length = Length::seconds(10);
@@ -47,6 +52,9 @@ pub struct Globals {
     /// unless others are named
     #[arg(long, global = true, env = "TENURE_CREDENTIAL", value_name = "FILE")]
     pub credential: Option<PathBuf>,
+    /// How it is reached over TLS.
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// How long to go on asking a store that has no leader or does not answer
     #[arg(long, global = true, value_name = "DURATION", default_value = "10s")]
     pub timeout: Length,
@@ -59,17 +67,23 @@ pub struct Globals {
 }
 
 impl Globals {
-    /// Reads the credential, if there is one; from then on the endpoints carry it.
-    pub fn load_credential(&mut self) -> Result<(), CredentialError> {
-        let Some(path) = self.credential.as_ref().filter(|path| !path.as_os_str().is_empty()) else {
-            return Ok(());
-        };
-        let credential = Credential::load(path)?;
-        if let Some(endpoints) = credential.endpoints().filter(|_| !self.endpoints_named) {
-            self.endpoints = endpoints;
+    /// Reads the credential, if there is one, and the files for TLS; from then on the endpoints carry both.
+    pub fn secured(mut self) -> Result<Globals, CommandError> {
+        if let Some(path) = self.credential.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+            let credential = Credential::load(path)?;
+            if let Some(endpoints) = credential.endpoints().filter(|_| !self.endpoints_named) {
+                self.endpoints = endpoints;
+            }
+            self.endpoints = self.endpoints.with_credential(credential);
         }
-        self.endpoints = self.endpoints.clone().with_credential(credential);
-        Ok(())
+        let usage = |error: TlsError| CommandError::said(Exit::Usage, error.to_string());
+        self.endpoints = self.tls.secure(self.endpoints).map_err(usage)?;
+        if self.endpoints.is_secured() && self.endpoints.tls().is_none() {
+            let hint = "name the file with --ca or TENURE_CA, or the root with --root or TENURE_ROOT";
+            let message = "https:// needs the certificate of an authority".to_owned();
+            return Err(CommandError::with_hint(Exit::Usage, message, hint));
+        }
+        Ok(self)
     }
 }
 

@@ -2,8 +2,8 @@
 //!
 //! `version u8 · configs u32 · (voters u32 · node u64 …) … · nodes u32 · (node u64 · identity u128 ·
 //! address length u16 · address) …`, all numbers little-endian. In version 2, `has key u8 · hash of the key, 32 bytes`
-//! follows each address. It is written only if a member has a key, which none has before the cluster has agreed on a
-//! format version that knows it: older programs read the other.
+//! follows each address. It is written only if a member has a key, and `membership.rs` enters keys only if every member
+//! can read them: older programs read the other.
 
 use super::types::Member;
 use crate::NodeId;

@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tenure_clock::{Clock, SystemClock};
-use tenure_replica::{
-    Config, LeaderTerm, LowLatencyOptions, NodeId, PeerSecurity, Replica, SimDisk, Status, Versions,
-};
+use tenure_replica::{Config, LeaderTerm, LowLatencyOptions, NodeId, PeerSecurity, Replica, SimDisk, Status};
 use tenure_tls::{NodeKey, PeerTls, Root};
 
 /// Far more than anything here takes; a test that runs into it has failed.
@@ -48,8 +46,6 @@ impl Secured {
         let key = self.key(config.node);
         let tls = PeerTls::new(&self.root, config.node, &key, SystemClock.wall()).expect("TLS");
         (config.key, config.security) = (Some(key.hash()), (self.mode)(tls));
-        config.versions = Versions { oldest: 1, newest: 2 };
-        config.agreed.set(2);
     }
 }
 

@@ -52,6 +52,14 @@ pub struct ClientCertificate {
     pub signed_by: SignedBy,
 }
 
+impl From<VerifiedClient> for ClientCertificate {
+    fn from(client: VerifiedClient) -> ClientCertificate {
+        // Names that begin with `tenure://` mean something only under the root: an authority for clients may write any.
+        let signed_by = if client.by_root { SignedBy::ClusterRoot } else { SignedBy::ClientAuthority };
+        ClientCertificate { der: client.certificate.to_vec(), signed_by }
+    }
+}
+
 /// Finds out who callers are.
 pub(crate) struct Gate {
     issuers: Arc<Issuers>,
