@@ -12,6 +12,7 @@ use tenure_core::{
     Revision, Secret, SessionId, TransmissionId,
 };
 use tenure_replica::{Entropy, Execution, Leadership, NodeId, Replica, Status};
+use tenure_wire::Captured;
 use tokio::sync::{oneshot, watch};
 
 use crate::acquire::{HangUps, watch_contact};
@@ -384,6 +385,19 @@ impl Node {
     /// Looks at what this node has applied so far; it may be stale.
     pub fn glance<T>(&self, look: impl FnOnce(&Machine) -> T) -> T {
         look(self.0.replica.machine().read().machine())
+    }
+
+    /// The whole state, and a log index whose state it is; `None` if that index cannot be told, because entries were
+    /// applied meanwhile.
+    pub fn state_with_index(&self) -> Option<(u64, Captured)> {
+        let applied = || self.status().replica.applied;
+        let before = applied();
+        let (state, index) = {
+            let replicated = self.0.replica.machine().read();
+            (Captured::of(replicated.machine()), replicated.index_of_state(before))
+        };
+        let index = index.or_else(|| before.filter(|before| applied() == Some(*before)))?;
+        Some((index, state))
     }
 
     /// Who is notified of what on this node.

@@ -11,8 +11,8 @@ use tenure_core::{
     Generation, Grant, Guard, HolderName, HolderRule, Holding, Identity, IdentityName, KindSetting, Limits,
     Mode, Nonce, Open, Operation, OverQuota, Policies, Policy, PolicyName, Prefix, PutCredential, PutPolicy,
     Quotas, Refusal, Register, RegisterKey, ResourceName, RestoreBegin, RestoreId, RestorePiece, Revision,
-    Scope, Secret, SecretForm, SessionId, SessionNumber, Settings, Slot, Token, TransmissionId, Verb, Verbs, Wait,
-    WallTime, Who, Write,
+    Scope, Secret, SecretForm, SessionId, SessionNumber, Settings, Slot, Token, TransmissionId, Verb, Verbs,
+    Wait, WallTime, Who, Write,
 };
 
 use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record, token_of};
