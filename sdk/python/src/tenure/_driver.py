@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ._errors import LeaseEnded, Refused, SessionEnded, StillOut, TenureError, Unanswered
-from ._holder import HELD, Holder, HolderOptions, LeaseEnd, LeaseState, NoPermit, Renewed
+from ._holder import Holder, HolderOptions, LeaseEnd, LeaseState, NoPermit, Renewed
 from ._http import Attempt, Endpoint, is_unknown_session, quoted
 from ._timing import MS, Moment, Timing
 
@@ -646,7 +646,8 @@ class SessionDriver:
         state = self.logic.state(token, now)
         if state is None:
             kept = self.leases.get(token)
-            return kept.status if kept else LeaseStatus(HELD)
+            # Forgotten, which happens after its end only.
+            return kept.status if kept else LeaseStatus(LeaseState("ended", end=LeaseEnd("expired")))
         return LeaseStatus(state, self.logic.notice(token))
 
     def _publish(self, now: Moment) -> None:

@@ -97,6 +97,7 @@ class Transport:
             raise ValueError("a client needs at least one endpoint")
         self._given = {(endpoint.host, endpoint.port) for endpoint in self._endpoints}
         self._first = random.randrange(len(self._endpoints))
+        self._closed = False
         #: For tests: may delay, drop or fail an exchange.
         self.disturb: Callable[[str, str, Endpoint], str | None] | None = None
 
@@ -217,7 +218,7 @@ class Transport:
 
     def _give_back(self, endpoint: Endpoint, connection: http.client.HTTPConnection, keep: bool) -> None:
         with self._lock:
-            if keep and len(endpoint.idle) < _IDLE_MAX:
+            if keep and not self._closed and len(endpoint.idle) < _IDLE_MAX:
                 endpoint.idle.append(connection)
                 return
         connection.close()
@@ -225,6 +226,7 @@ class Transport:
     def close(self) -> None:
         """Closes the connections that nobody uses."""
         with self._lock:
+            self._closed = True
             idle = [connection for endpoint in self._endpoints for connection in endpoint.idle]
             for endpoint in self._endpoints:
                 endpoint.idle = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ._driver import Acquiring, Grant, LeaseStatus, SessionDriver
 from ._errors import LeaseEnded, PermitRefused, Refused, StillOut, TenureError, Unanswered
-from ._holder import LeaseEnd, NoPermit
+from ._holder import LeaseEnd, LeaseState, NoPermit
 from ._http import quoted
 from ._timing import Moment
 
@@ -176,6 +176,7 @@ class Lease:
         self._driver = session._driver
         self._grant = grant
         self._over = False
+        self._final: LeaseStatus | None = None
         self.token = grant.token
         self.resource = grant.resource
         self.scope = grant.scope
@@ -209,19 +210,24 @@ class Lease:
         """A permit for work of up to ``max_op`` seconds. Judged now, by the clocks. Raises `PermitRefused`."""
         taken = self._driver.permit(self.token, int(max_op * 1e9), True)
         if isinstance(taken, NoPermit):
-            raise PermitRefused(taken)
+            raise self._refused(taken)
         return Permit(self, taken[0], taken[1])
 
     def read_permit(self, max_op: float = 0.0) -> ReadPermit:
         """A permit to read for up to ``max_op`` seconds; a sharer's only kind."""
         taken = self._driver.permit(self.token, int(max_op * 1e9), False)
         if isinstance(taken, NoPermit):
-            raise PermitRefused(taken)
+            raise self._refused(taken)
         return ReadPermit(self, taken[0], taken[1])
+
+    def _refused(self, no: NoPermit) -> PermitRefused:
+        if no.kind == "unknown" and self._final is not None:
+            no = NoPermit("ended", end=self._final.state.end)
+        return PermitRefused(no)
 
     def status(self) -> LeaseStatus:
         """What the lease is at this moment."""
-        return self._driver.lease_status(self.token)[0]
+        return self._final or self._driver.lease_status(self.token)[0]
 
     def remaining(self) -> float:
         """Seconds left at this moment before the work must have stopped."""
@@ -265,7 +271,7 @@ class Lease:
         With ``rest`` nobody is granted the resource for so many seconds afterwards.
         """
         end = self._driver.give_back(self.token, rest=rest)
-        self._finish()
+        self._finish(end)
         return end
 
     def transfer(self, to: int) -> None:
@@ -273,7 +279,7 @@ class Lease:
         end = self._driver.give_back(self.token, to=to)
         if end.kind != "transferred":
             raise LeaseEnded(end, "unknown" if end.kind == "released" else "not_applied")
-        self._finish()
+        self._finish(end)
 
     def drain(self, within: float) -> LeaseEnd:
         """Closes the intake, waits up to ``within`` seconds for the permits that are out, and gives back.
@@ -281,7 +287,7 @@ class Lease:
         Raises `StillOut` if they are not back in time; then the intake is open again and the lease held.
         """
         end = self._driver.give_back(self.token, within=within)
-        self._finish()
+        self._finish(end)
         return end
 
     def unarmed(self) -> list[str]:
@@ -364,8 +370,9 @@ class Lease:
         )[1]
         return str(answer["sequencer"])
 
-    def _finish(self) -> None:
+    def _finish(self, end: LeaseEnd) -> None:
         self._over = True
+        self._final = LeaseStatus(LeaseState("ended", end=end))
         self._driver.forget(self.token)
 
     def __enter__(self) -> Lease:
