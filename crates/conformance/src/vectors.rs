@@ -98,7 +98,7 @@ impl Replay {
             "progressed" => holder.progressed(now),
             "woke" => answer = holder.woke(now).map_or(Value::Null, length),
             "send_due" => answer = json!(holder.send_due(now)),
-            "next_wake" => answer = holder.next_wake(now).map_or(Value::Null, |wake| readings(wake)),
+            "next_wake" => answer = holder.next_wake(now).map_or(Value::Null, readings),
             "state" => answer = holder.state(token(), now).map_or(Value::Null, state),
             "jeopardy" => answer = holder.jeopardy(now).map_or(Value::Null, jeopardy),
             "notice" => answer = holder.notice(token()).map_or(Value::Null, |why| json!(why.as_str())),

@@ -1,12 +1,13 @@
 //! Black-box scenarios: an SDK's agent program against a real cluster, stopped, cut off and resumed as it
 //! happens to programs. What it reports is judged by the checker. Every scenario runs for every SDK whose
-//! toolchain is installed; the others are reported as skipped.
+//! toolchain is installed; the others are reported as skipped. Six of them run always, the rest with
+//! `TENURE_TEST_FULL=1`.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tenure_conformance::{Agent, Recorder, Sdk, settled};
-use tenure_e2e::{Cluster, Node, Proxy, alone, until};
+use tenure_e2e::{Cluster, Node, Proxy, alone, scale, until};
 
 const TTL_MS: u64 = 2_000;
 const SOON: Duration = Duration::from_secs(30);
@@ -18,6 +19,13 @@ fn for_each_sdk(scenario: impl Fn(&Sdk)) {
         eprintln!("\nskipped: the agent program of {name} needs its toolchain");
     }
     sdks.iter().for_each(scenario);
+}
+
+/// The scenarios beyond the six of every run.
+fn for_each_sdk_in_full(scenario: impl Fn(&Sdk)) {
+    if scale().full {
+        for_each_sdk(scenario);
+    }
 }
 
 fn start(sdk: &Sdk, name: &str, node: &Node) -> Agent {
@@ -232,7 +240,7 @@ fn drained_and_transferred_with_a_permit_out() {
 
 #[test]
 fn stopped_in_the_queue() {
-    for_each_sdk(|sdk| {
+    for_each_sdk_in_full(|sdk| {
         let node = Node::start("stopped-waiter");
         let agents: Vec<Agent> = ["a", "b", "c"].iter().map(|name| start(sdk, name, &node)).collect();
         let [a, b, c] = &agents[..] else { unreachable!("there are three") };
@@ -255,7 +263,7 @@ fn stopped_in_the_queue() {
 
 #[test]
 fn the_node_that_it_speaks_to_stops() {
-    for_each_sdk(|sdk| {
+    for_each_sdk_in_full(|sdk| {
         let cluster = Cluster::start("agent-silent", 3);
         let leader = cluster.leader();
         // Followers only, so that whichever is stopped the cluster goes on.
@@ -283,7 +291,7 @@ fn the_node_that_it_speaks_to_stops() {
 
 #[test]
 fn the_majority_is_gone_for_longer_than_the_ttl() {
-    for_each_sdk(|sdk| {
+    for_each_sdk_in_full(|sdk| {
         let mut cluster = Cluster::start("agent-quorum", 3);
         let endpoints: Vec<String> = cluster.addresses().iter().map(ToString::to_string).collect();
         let a = Agent::start(sdk, "a", &endpoints);
@@ -313,7 +321,7 @@ fn the_majority_is_gone_for_longer_than_the_ttl() {
 
 #[test]
 fn answers_are_slow() {
-    for_each_sdk(|sdk| {
+    for_each_sdk_in_full(|sdk| {
         let node = Node::start("slow-answers");
         let proxy = Proxy::to(node.address());
         let a = Agent::start(sdk, "a", &[proxy.address().to_string()]);
@@ -332,7 +340,7 @@ fn answers_are_slow() {
 
 #[test]
 fn a_fork_holds_nothing() {
-    for_each_sdk(|sdk| {
+    for_each_sdk_in_full(|sdk| {
         let node = Node::start("agent-fork");
         let a = start(sdk, "a", &node);
         hold(&a, "r", Value::Null);
@@ -347,7 +355,7 @@ fn a_fork_holds_nothing() {
 
 #[test]
 fn renewals_survive_an_application_that_is_busy_for_five_ttls() {
-    for_each_sdk(|sdk| {
+    for_each_sdk_in_full(|sdk| {
         let node = Node::start("agent-busy");
         let a = start(sdk, "a", &node);
         hold(&a, "r", Value::Null);
@@ -360,7 +368,7 @@ fn renewals_survive_an_application_that_is_busy_for_five_ttls() {
 /// Several agents contend for one resource and are stopped at random moments.
 #[test]
 fn contention_under_pauses() {
-    for_each_sdk(|sdk| {
+    for_each_sdk_in_full(|sdk| {
         let node = Node::start("agent-contention");
         let agents: Vec<Agent> = (0..3).map(|number| start(sdk, &format!("p{number}"), &node)).collect();
         let mut recorder = Recorder::new();

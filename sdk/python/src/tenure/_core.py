@@ -49,6 +49,8 @@ class Core:
         self.closed = False
         self._follow = follow
         self._followed = 0.0
+        self._patience = _WAIT_MAX
+        self._patience_until = 0.0
         self._streams = 0
         self._lock = threading.Lock()
         self._hooks: queue.SimpleQueue[Callable[[], None]] | None = None
@@ -61,8 +63,13 @@ class Core:
 
     def patience(self) -> float:
         """How long an endpoint may be silent."""
-        detects = [driver.options.timing.detect / 1e9 for driver in list(self.drivers)[:64]]
-        return min(max(min(detects, default=_WAIT_MAX), _WAIT_MIN), _WAIT_MAX)
+        now = time.monotonic()
+        if now >= self._patience_until:
+            # Looked up once a second: there may be ten thousand sessions.
+            detects = (driver.options.timing.detect / 1e9 for driver in list(self.drivers))
+            self._patience = min(max(min(detects, default=_WAIT_MAX), _WAIT_MIN), _WAIT_MAX)
+            self._patience_until = now + 1.0
+        return self._patience
 
     def command(
         self,
@@ -211,6 +218,7 @@ class Core:
         """Keeps a session alive from now on."""
         self.check_process()
         self.drivers.add(driver)
+        self._patience = min(self._patience, max(driver.options.timing.detect / 1e9, _WAIT_MIN))
         self.renewer.nudge(driver)
 
     def _follow_members(self) -> None:

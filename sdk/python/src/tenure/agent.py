@@ -55,7 +55,11 @@ class Agent:
         begun = boot()
         said: dict[str, Any] = {"id": asked["id"], "from": begun}
         try:
-            said["ok"] = getattr(self, f"do_{asked['do']}")(asked) or {}
+            command = getattr(self, f"do_{asked['do']}", None)
+            if command is None:
+                said["error"] = {"kind": "no_such_command", "effect": "not_applied", "message": asked["do"]}
+            else:
+                said["ok"] = command(asked) or {}
         except TenureError as error:
             said["error"] = described(error)
         except Exception as error:
@@ -234,6 +238,8 @@ class Agent:
 
         conn = self.connections.get(asked["lease"])
         if conn is None or conn.closed:
+            for name in [name for name in self.connections if self.leases[name].status().state.kind == "ended"]:
+                self.connections.pop(name).close()
             conn = self.connections[asked["lease"]] = psycopg.connect(asked["dsn"])
         return conn
 
