@@ -27,7 +27,16 @@ pub fn run(arguments: &[String]) -> ExitCode {
         succeed(golden.env("UPDATE_GOLDEN", "1")).and_then(|()| passed())
     });
     steps.step("vectors", || {
-        let mut vectors = cargo(&["test", "--quiet", "--package", "tenure-conformance", "--test", "vectors"]);
+        let mut vectors = cargo(&[
+            "test",
+            "--quiet",
+            "--package",
+            "tenure-conformance",
+            "--test",
+            "vectors",
+            "--test",
+            "features",
+        ]);
         succeed(vectors.env("UPDATE_GOLDEN", "1")).and_then(|()| passed())
     });
     steps.step("public-api", surface::write);

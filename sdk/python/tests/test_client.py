@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 import urllib.request
 import warnings
@@ -343,6 +345,27 @@ class ClientTests(NodeCase):
         permit = lease.permit()
         until("the hard stop is called", lambda: told == [lease.token], 10)
         permit.done()
+
+    def test_a_thread_that_computes_for_five_ttls_costs_no_lease(self) -> None:
+        client = self.client()
+        with client.session(ttl=1) as session, session.acquire(self.resource()) as lease:
+            end = time.monotonic() + 5
+            while time.monotonic() < end:
+                sum(range(20_000))
+            self.assertEqual(lease.status().state.kind, "held")
+            lease.permit().done()
+
+    def test_c_code_that_keeps_the_gil_costs_the_lease_and_no_safety(self) -> None:
+        client = self.client()
+        other = self.client()
+        session = client.session(ttl=1)
+        lease = session.acquire(self.resource())
+        ctypes.PyDLL(None).usleep(3_000_000)  # called without giving the GIL up: no thread of ours runs
+        self.assertFalse(permitted(lease), "judged at use: the very first look sees the pause")
+        with other.session(ttl=2) as successor:
+            taken = successor.acquire(self.resource(), wait=10)
+            self.assertGreater(taken.token, lease.token)
+            until("the holder knows", lambda: lease.status().state.kind == "ended")
 
     def test_watching(self) -> None:
         client = self.client()
