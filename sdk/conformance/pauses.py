@@ -125,7 +125,7 @@ def main() -> int:
     options = parser.parse_args()
     import psycopg
 
-    schema = Path(__file__).parents[2] / "crates/fence/src/postgres/fence.sql"
+    schema = Path(__file__).resolve().parents[2] / "crates/fence/src/postgres/fence.sql"
     servers = Servers(options.tenure)
     permits: list[tuple[int, int, int]] = []  # from, until, token, by the clock that all processes share
     late = 0

@@ -17,6 +17,9 @@ from unittest import mock
 import tenure
 
 
+SECRET = "tenure_00010203ffeeddcc_" + "a5" * 32
+
+
 class Answering(BaseHTTPRequestHandler):
     """Answers every request and remembers what it was told."""
 
@@ -51,23 +54,25 @@ class CredentialTests(unittest.TestCase):
         self.addCleanup(server.shutdown)
         return f"127.0.0.1:{server.server_address[1]}"
 
-    def credential(self, **fields: Any) -> str:
-        path = self.folder / "credential.json"
-        path.write_text(json.dumps(fields))
+    def credential(self, endpoints: str, secret: str = SECRET, roots: str = "") -> str:
+        path = self.folder / "pay.cred"
+        text = f"tenure-credential: 1\nname: pay\nendpoints: {endpoints}\ncredential: {secret}\n\n{roots}"
+        path.write_text(text)
+        path.chmod(0o600)
         return str(path)
 
     def test_a_credential_file_is_read_and_its_secret_sent(self) -> None:
-        path = self.credential(endpoints=[self.serve()], secret="s3cret")
+        path = self.credential(f"127.0.0.1:1,{self.serve()}")
         with mock.patch.dict(os.environ, {"TENURE_CREDENTIAL": path}):
             os.environ.pop("TENURE_ENDPOINTS", None)
             client = tenure.Client.from_env()
         self.assertIsNotNone(client.lease("a"))
-        self.assertEqual(Answering.seen, ["Bearer s3cret"])
-        self.assertNotIn("s3cret", repr(tenure.read_credential(path)))
+        self.assertEqual(Answering.seen, [f"Bearer {SECRET}"])
+        self.assertNotIn(SECRET, repr(tenure.read_credential(path)))
         client.close()
 
     def test_the_environment_overrides_the_endpoints(self) -> None:
-        path = self.credential(endpoints=["127.0.0.1:1"], secret="x")
+        path = self.credential("127.0.0.1:1")
         with mock.patch.dict(os.environ, {"TENURE_CREDENTIAL": path, "TENURE_ENDPOINTS": self.serve()}):
             client = tenure.Client.from_env()
         self.assertIsNotNone(client.lease("a"))
@@ -84,7 +89,7 @@ class CredentialTests(unittest.TestCase):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
         endpoint = self.serve(context)
-        path = self.credential(endpoints=[endpoint], root_certificate="root.pem", secret="s")
+        path = self.credential(endpoint, roots=certificate.read_text())
         client = tenure.Client(credential=tenure.read_credential(path))
         self.assertIsNotNone(client.lease("a"))
         self.assertIsNotNone(client.lease("a"), "the connection is used again")
@@ -92,13 +97,43 @@ class CredentialTests(unittest.TestCase):
         stranger = tenure.Client(f"https://{endpoint}")
         with self.assertRaises(tenure.Unreachable):
             stranger.lease("a", timeout=0.5)
-        self.assertEqual(Answering.seen, ["Bearer s", "Bearer s"], "nothing is sent to a node that is not ours")
+        self.assertEqual(Answering.seen, [f"Bearer {SECRET}"] * 2, "nothing is sent to a node that is not ours")
 
-    def test_a_broken_file_says_what_is_wrong(self) -> None:
-        path = self.folder / "broken"
-        path.write_text("{")
-        with self.assertRaisesRegex(ValueError, "is not JSON"):
+    def test_a_file_that_others_can_read_is_refused(self) -> None:
+        path = self.credential("127.0.0.1:1")
+        os.chmod(path, 0o640)
+        with self.assertRaisesRegex(ValueError, "can be read by other users"):
             tenure.read_credential(path)
+
+    def test_a_token_is_read_again_when_its_file_changes(self) -> None:
+        path = self.folder / "token"
+        path.write_text("aa.bb.cc\n")
+        client = tenure.Client(self.serve(), credential=tenure.read_credential(path))
+        client.lease("a")
+        path.write_text("newer.bb.cc\n")
+        client.lease("a")
+        path.unlink()
+        client.lease("a")
+        self.assertEqual(Answering.seen, ["Bearer aa.bb.cc", "Bearer newer.bb.cc", "Bearer newer.bb.cc"])
+        client.close()
+
+    def test_a_broken_file_says_what_is_wrong_and_no_secret(self) -> None:
+        good = f"tenure-credential: 1\nname: pay\ncredential: {SECRET}\n"
+        cases = {
+            "{": "first line",
+            good.replace(": 1", ": 2", 1): "use a newer release",
+            good + "what is this\n": "line 4 of",
+            good.replace("name: pay\n", ""): "no line `name:`",
+            good.replace("_a", "_z"): "`credential:`",
+            good + "-----BEGIN CERTIFICATE-----\n": "ends inside",
+        }
+        for text, said in cases.items():
+            path = self.folder / "broken"
+            path.write_text(text)
+            path.chmod(0o600)
+            with self.subTest(said=said), self.assertRaisesRegex(ValueError, said) as caught:
+                tenure.read_credential(path)
+            self.assertNotIn(SECRET[-20:], str(caught.exception))
         with self.assertRaisesRegex(ValueError, "cannot be read"):
             tenure.read_credential(self.folder / "none")
 

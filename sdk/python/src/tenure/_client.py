@@ -38,6 +38,16 @@ _TIMEOUT = 10.0
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
 
 
+def _forked() -> None:
+    for client in list(_clients):
+        client._core.forked()
+
+
+# In a fork every permit is refused and every call raises `Forked`; this only keeps the child from waiting for
+# a lock that a thread of the parent had at the moment of the fork.
+os.register_at_fork(after_in_child=_forked)
+
+
 def default_holder() -> str:
     """A name for people: the machine and the process."""
     return f"{socket.gethostname()}-{os.getpid()}"
@@ -57,9 +67,8 @@ class Client:
     ) -> None:
         if endpoints is not None:
             words = endpoints.split(",") if isinstance(endpoints, str) else endpoints
-            base = credential or Credential()
             listed = tuple(word.strip() for word in words if word.strip())
-            credential = Credential(listed, base.root_certificate, base.secret)
+            credential = (credential or Credential()).at(listed)
         if credential is None:
             raise ValueError("give endpoints, or use Client.from_env()")
         self._core = Core(Transport(credential), clock or SystemClock(), follow_members)
@@ -216,6 +225,7 @@ class Client:
 
         Returns within so many seconds; false if work was still going on. Then its sessions go on.
         """
+        self._core.check_process()
         self._draining.set()
         end = time.monotonic() + within
         futures = []

@@ -61,6 +61,15 @@ class Core:
         if os.getpid() != self.pid:
             raise Forked(f"this client belongs to process {self.pid}, and this is process {os.getpid()}, a fork of it")
 
+    def forked(self) -> None:
+        """Called in a fork of the process: it holds nothing, and locks may have been held when it was made."""
+        self.closed = True
+        self._lock = threading.Lock()
+        self.transport.forked()
+        self.renewer.forked()
+        for driver in list(self.drivers):
+            driver.forked()
+
     def patience(self) -> float:
         """How long an endpoint may be silent."""
         now = time.monotonic()
@@ -179,7 +188,10 @@ class Core:
             _, answer = self.transport.exchange(endpoint, "POST", "/v1/sessions", body, None, self.patience() * 4)
         except TenureError as error:
             failure = error
-        driver.opened(send.number, answer, failure)
+        try:
+            driver.opened(send.number, answer, failure)
+        except (KeyError, TypeError, ValueError) as error:
+            driver.opened(send.number, None, Unanswered(f"an answer that makes no sense: {error!r}", "unknown"))
         self.renewer.nudge(driver)
         self._follow_members()
 
@@ -210,7 +222,11 @@ class Core:
                     wrong = refused(200, answer)
             elif wrong is None:
                 wrong = Unanswered("a batch of renewals was answered in part", "unknown")
-            send.driver.renewed(send.number, answer, wrong)
+            try:
+                send.driver.renewed(send.number, answer, wrong)
+            except (KeyError, TypeError, ValueError) as error:
+                # It makes no sense, so it moves nothing; those behind it are answered all the same.
+                send.driver.renewed(send.number, None, Unanswered(f"an answer that makes no sense: {error!r}", "unknown"))
             self.renewer.nudge(send.driver)
         self._follow_members()
 

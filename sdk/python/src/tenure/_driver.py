@@ -148,6 +148,11 @@ class SessionDriver:
         self._attempts: set[Attempt] = set()
         self._listening = False
 
+    def forked(self) -> None:
+        """Called in a fork of the process: what the parent holds is the parent's."""
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+
     # For the renewer.
 
     def next_transmission(self, now: Moment) -> tuple[Send | None, Moment | None]:
@@ -477,6 +482,7 @@ class SessionDriver:
     def give_back(self, token: int, to: int | None = None, rest: float | None = None,
                   within: float | None = None) -> LeaseEnd:  # fmt: skip
         """Gives a lease back: no new permit, then waits for those that are out, then tells the store."""
+        self.core.check_process()
         clock = self.core.clock
         asked = clock.now()
         with self.lock:
@@ -576,6 +582,7 @@ class SessionDriver:
 
     def close(self, within: float | None = None) -> None:
         """Ends the session as soon as no permit is out, and with it all of its leases."""
+        self.core.check_process()
         clock = self.core.clock
         begun = clock.now()
         with self.lock:

@@ -90,7 +90,7 @@ class Transport:
 
     def __init__(self, credential: Credential) -> None:
         self._tls = credential.tls()
-        self._headers = {"Content-Type": "application/json", **credential.headers()}
+        self._credential = credential
         self._lock = threading.Lock()
         self._endpoints = [Endpoint(text, self._tls) for text in credential.endpoints]
         if not self._endpoints:
@@ -143,7 +143,7 @@ class Transport:
     ) -> tuple[int, Any]:
         """Asks one node once. Returns status and answer of a success; raises `Refused` for a no."""
         connection = self._connection(endpoint, timeout)
-        headers = self._headers if session is None else {**self._headers, "Tenure-Session": session}
+        headers = self._headers(session)
         sent = None if body is None else json.dumps(body, separators=(",", ":")).encode()
         keep = False
         fault = self.disturb(method, path, endpoint) if self.disturb else None
@@ -179,7 +179,7 @@ class Transport:
     ) -> Iterator[tuple[str, str, Any]]:
         """Server-sent events of one node: kind, id and data of each message. Ends when the node ends it."""
         connection = self._connection(endpoint, silence, fresh=True)
-        headers = self._headers if session is None else {**self._headers, "Tenure-Session": session}
+        headers = self._headers(session)
         try:
             attempt.using(connection.sock)
             connection.request("GET", path, None, {**headers, "Accept": "text/event-stream"})
@@ -197,6 +197,12 @@ class Transport:
         finally:
             attempt.using(None)
             connection.close()
+
+    def _headers(self, session: str | None) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", **self._credential.headers()}
+        if session is not None:
+            headers["Tenure-Session"] = session
+        return headers
 
     def _connection(self, endpoint: Endpoint, timeout: float, fresh: bool = False) -> http.client.HTTPConnection:
         with self._lock:
@@ -222,6 +228,13 @@ class Transport:
                 endpoint.idle.append(connection)
                 return
         connection.close()
+
+    def forked(self) -> None:
+        """Called in a fork of the process: the connections are the parent's."""
+        self._lock = threading.Lock()
+        self._closed = True
+        for endpoint in self._endpoints:
+            endpoint.idle = []
 
     def close(self) -> None:
         """Closes the connections that nobody uses."""

@@ -270,6 +270,8 @@ class Lease:
         Returns how the lease ended, which may have been otherwise meanwhile; at the latest at its deadline.
         With ``rest`` nobody is granted the resource for so many seconds afterwards.
         """
+        if self._final is not None and self._final.state.end is not None:
+            return self._final.state.end
         end = self._driver.give_back(self.token, rest=rest)
         self._finish(end)
         return end

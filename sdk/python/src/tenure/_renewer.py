@@ -53,6 +53,12 @@ class Renewer:
             self._stopped = True
             self._changed.notify()
 
+    def forked(self) -> None:
+        """Called in a fork of the process, which has none of its threads."""
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._stopped = True
+
     def _run(self) -> None:
         while True:
             with self._lock:
