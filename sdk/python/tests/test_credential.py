@@ -94,10 +94,15 @@ class CredentialTests(unittest.TestCase):
         self.assertIsNotNone(client.lease("a"))
         self.assertIsNotNone(client.lease("a"), "the connection is used again")
         client.close()
+        own = {"TENURE_CA": str(certificate), "TENURE_CERT": str(certificate), "TENURE_KEY": str(key)}
+        with mock.patch.dict(os.environ, {**own, "TENURE_ENDPOINTS": endpoint, "TENURE_CREDENTIAL": path}):
+            client = tenure.Client.from_env()
+        self.assertIsNotNone(client.lease("a"))
+        client.close()
         stranger = tenure.Client(f"https://{endpoint}")
         with self.assertRaises(tenure.Unreachable):
             stranger.lease("a", timeout=0.5)
-        self.assertEqual(Answering.seen, [f"Bearer {SECRET}"] * 2, "nothing is sent to a node that is not ours")
+        self.assertEqual(Answering.seen, [f"Bearer {SECRET}"] * 3, "nothing is sent to a node that is not ours")
 
     def test_a_file_that_others_can_read_is_refused(self) -> None:
         path = self.credential("127.0.0.1:1")

@@ -12,7 +12,7 @@ import re
 import ssl
 import stat
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 DEFAULT_ENDPOINT = "127.0.0.1:7400"
@@ -56,12 +56,17 @@ class Credential:
     secret: str | TokenFile | None = field(default=None, repr=False)
     #: Whose it is, for people.
     name: str = ""
+    #: A client certificate: the files of the certificate and of its key, PEM.
+    client_certificate: tuple[str, str] | None = None
 
     def tls(self) -> ssl.SSLContext | None:
         """What checks the nodes' certificates; ``None`` for plain HTTP."""
-        if self.root_certificate is None:
+        if self.root_certificate is None and self.client_certificate is None:
             return None
-        return ssl.create_default_context(cadata=self.root_certificate)
+        context = ssl.create_default_context(cadata=self.root_certificate)
+        if self.client_certificate is not None:
+            context.load_cert_chain(*self.client_certificate)
+        return context
 
     def headers(self) -> dict[str, str]:
         """What every request says of us."""
@@ -72,7 +77,7 @@ class Credential:
 
     def at(self, endpoints: tuple[str, ...]) -> Credential:
         """The same, for other endpoints."""
-        return Credential(endpoints, self.root_certificate, self.secret, self.name)
+        return Credential(endpoints, self.root_certificate, self.secret, self.name, self.client_certificate)
 
 
 def read_credential(path: str | os.PathLike[str]) -> Credential:
@@ -138,9 +143,19 @@ def parse_credential(text: str, where: str = "the text") -> Credential:
 
 
 def from_environment() -> Credential:
-    """What ``TENURE_CREDENTIAL`` names; ``TENURE_ENDPOINTS`` overrides its endpoints."""
+    """What ``TENURE_CREDENTIAL`` names; ``TENURE_ENDPOINTS`` overrides its endpoints.
+
+    ``TENURE_CA`` names the certificates of the cluster's root, if the credential has none; ``TENURE_CERT`` and
+    ``TENURE_KEY`` a client certificate.
+    """
     path = os.environ.get("TENURE_CREDENTIAL")
     credential = read_credential(path) if path else Credential()
+    authority = os.environ.get("TENURE_CA")
+    if authority and credential.root_certificate is None:
+        credential = replace(credential, root_certificate=Path(authority).read_text())
+    certificate, key = os.environ.get("TENURE_CERT"), os.environ.get("TENURE_KEY")
+    if certificate and key:
+        credential = replace(credential, client_certificate=(certificate, key))
     listed = os.environ.get("TENURE_ENDPOINTS") or os.environ.get("TENURE_ENDPOINT")
     endpoints = tuple(word.strip() for word in listed.split(",") if word.strip()) if listed else credential.endpoints
     return credential.at(endpoints or (DEFAULT_ENDPOINT,))
