@@ -109,7 +109,8 @@ impl Server {
                 )
             })?;
             let wanted = config.connections_max;
-            let fit = move |peers| descriptors::fit(wanted, peers);
+            let tls = config.client_tls.is_some();
+            let fit = move |peers| descriptors::fit(wanted, peers, tls);
             Server::assemble(config, world, accept, address, fit).await
         };
         started.boxed()
