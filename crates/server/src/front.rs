@@ -342,8 +342,8 @@ impl Asked {
             api: api.clone(),
             surface,
             context: CallContext {
-                // Nobody proves who they are yet.
-                identity: Identity::Anyone,
+                // Whoever let the request in has said who it is from.
+                identity: request.extensions().get::<Identity>().cloned().unwrap_or_default(),
                 row,
                 connection: request.extensions().get::<Arc<RequestGuard>>().cloned(),
                 in_flight: api.in_flight(row.cost),

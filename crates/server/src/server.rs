@@ -166,8 +166,13 @@ impl Server {
         .await?;
         let connections_max = connections_max(!replica.is_alone());
         let prober = Prober::new(world.network, probe_address(address).to_string(), world.entropy.clone());
-        let (leader_loop, queues, numbers) =
-            leader_loop(replica.clone(), world.clock.clone(), prober, config.proposer.clone(), founding);
+        let (leader_loop, queues, numbers) = leader_loop(
+            replica.clone(),
+            world.clock.clone(),
+            prober,
+            config.proposer.clone(),
+            (founding, config.enforced),
+        );
         let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
         let signer = Signer::new(config.node, world.disk, world.entropy.clone(), world.execution);
         let forwarder = Forwarder::new(replica, world.clock.clone(), agreed, &config.proposer);

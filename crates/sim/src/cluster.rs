@@ -80,6 +80,7 @@ impl Member {
             connections_max: None,
             data_dir: "simulated".into(),
             limits: Limits::default(),
+            enforced: false,
             proposer: ProposerLimits::default(),
             timing: RaftTiming::default(),
             // Small, so that segments end and are removed all the time.
