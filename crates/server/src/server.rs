@@ -194,8 +194,13 @@ impl Server {
         let tls = config.client_tls.as_ref().map(|client| client.tls.clone());
         let own_port = probe_address(address).to_string();
         let prober = Prober::new(world.network, tls.clone(), own_port, world.entropy.clone());
-        let (leader_loop, queues, numbers) =
-            leader_loop(replica.clone(), world.clock.clone(), prober, config.proposer.clone(), founding);
+        let (leader_loop, queues, numbers) = leader_loop(
+            replica.clone(),
+            world.clock.clone(),
+            prober,
+            config.proposer.clone(),
+            (founding, config.enforced),
+        );
         let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
         let signer = Signer::new(config.node, world.disk, world.entropy.clone(), world.execution);
         let forwarder = Forwarder::new(replica, world.clock.clone(), agreed, &config.proposer);
