@@ -461,6 +461,7 @@ impl Api {
                 }),
                 format: format.get().into(),
                 format_next,
+                plain_sessions: Some(machine.plain_sessions() as u64).filter(|plain| *plain > 0),
             }
         }))
     }

@@ -80,6 +80,7 @@ pub struct Server {
     front: JoinHandle<()>,
     leader_loop: JoinHandle<()>,
     members: JoinHandle<()>,
+    concealing: JoinHandle<()>,
     upgrade: Option<JoinHandle<()>>,
     event_files: JoinHandle<()>,
     execution: Execution,
@@ -177,6 +178,7 @@ impl Server {
         let event_files = tokio::spawn(event_files.keep(world.execution));
         let leader_loop = tokio::spawn(leader_loop.work());
         let members = tokio::spawn(node.clone().keep_members());
+        let concealing = tokio::spawn(node.clone().keep_concealed());
         let upgrade = config
             .auto_upgrade
             .map(|after| tokio::spawn(node.clone().keep_upgraded(after, world.clock.clone())));
@@ -192,7 +194,18 @@ impl Server {
         let front = tokio::spawn(front.serve(accept, connections_max, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
         let execution = world.execution;
-        Ok(Server { node, address, stop, front, leader_loop, members, upgrade, event_files, execution })
+        Ok(Server {
+            node,
+            address,
+            stop,
+            front,
+            leader_loop,
+            members,
+            concealing,
+            upgrade,
+            event_files,
+            execution,
+        })
     }
 
     /// The node.
@@ -243,6 +256,7 @@ impl Server {
         let _ = self.front.await;
         self.leader_loop.abort();
         self.members.abort();
+        self.concealing.abort();
         if let Some(upgrade) = self.upgrade {
             upgrade.abort();
         }

@@ -143,6 +143,9 @@ pub struct ClusterStatus {
     /// The version that an upgrade would raise it to, if every member was received to know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format_next: Option<u32>,
+    /// Sessions whose secrets are stored as their openers know them: opened before format version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plain_sessions: Option<u64>,
 }
 
 /// How far a restore has come.

@@ -302,6 +302,7 @@ impl From<&proto::ClusterStatusResponse> for ClusterStatus {
             staging: status.staging.map(Into::into),
             format: status.format,
             format_next: status.format_next,
+            plain_sessions: status.plain_sessions,
         }
     }
 }
@@ -328,6 +329,7 @@ impl From<ClusterStatus> for proto::ClusterStatusResponse {
             staging: status.staging.map(Into::into),
             format: status.format,
             format_next: status.format_next,
+            plain_sessions: status.plain_sessions,
         }
     }
 }
