@@ -499,6 +499,7 @@ impl Api {
                 format: format.get().into(),
                 format_next,
                 insecure: self.traffic.is_insecure(),
+                plain_sessions: Some(machine.plain_sessions() as u64).filter(|plain| *plain > 0),
             }
         }))
     }

@@ -425,6 +425,11 @@ impl Node {
         RestoreId::new(self.0.entropy.draw().to_be_bytes())
     }
 
+    /// Which forms this node's state has of secrets and nonces.
+    pub(crate) fn stage(&self) -> &SharedStage {
+        &self.0.stage
+    }
+
     /// Plain acquires whose callers hung up.
     pub(crate) fn hang_ups(&self) -> &HangUps {
         &self.0.hang_ups
