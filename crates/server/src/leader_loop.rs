@@ -50,6 +50,8 @@ pub enum LeaderRequest {
         raises: bool,
         /// Whether it opens a session.
         opens: bool,
+        /// Who it is from, as a number: callers take turns.
+        caller: u64,
         /// Who waits.
         reply: Reply<Answer>,
     },
@@ -84,6 +86,13 @@ impl Message for LeaderRequest {
         match self {
             LeaderRequest::Renewals { renewals, .. } => renewals.len(),
             LeaderRequest::Command { .. } => 0,
+        }
+    }
+
+    fn caller(&self) -> u64 {
+        match self {
+            LeaderRequest::Renewals { .. } => 0,
+            LeaderRequest::Command { caller, .. } => *caller,
         }
     }
 }
@@ -337,6 +346,7 @@ impl LeaderLoop {
             version,
             raises,
             opens: false,
+            caller: 0,
             reply: Box::new(drop),
         });
     }
@@ -510,6 +520,7 @@ mod tests {
             version,
             raises: matches!(command, Command::Upgrade { .. }),
             opens: false,
+            caller: 0,
             reply: Box::new(drop),
         };
         let plain = request(&release(None), new);

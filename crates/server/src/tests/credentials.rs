@@ -214,6 +214,22 @@ async fn metadata_proves_the_same_as_a_header() {
     assert_eq!(ask(Some("Bearer nonsense".into())).await.as_deref(), Some("unauthenticated"));
 }
 
+/// A stream outlives no token: what its caller may see is asked anew.
+#[tokio::test]
+async fn a_watch_ends_with_the_token_that_opened_it() {
+    let guarded = Guarded::start().await;
+    let soon = SystemClock.wall().as_unix_millis() as f64 / 1_000.0 + 1.5;
+    let token = guarded.token(&Guarded::claims_with("exp", json!(soon)));
+    let request = Request::get("/v1/watch?prefix=pay/")
+        .header("host", "127.0.0.1:7400")
+        .header(AUTHORIZATION, &token.headers[0]);
+    let answer = guarded.node.send(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    // It ends by itself; with a token that lasts this would wait for ever.
+    answer.into_body().collect().await.unwrap();
+    assert!(SystemClock.wall().as_unix_millis() as f64 / 1_000.0 >= soon);
+}
+
 #[tokio::test]
 async fn attack_credentials_none() {
     let guarded = Guarded::start().await;
