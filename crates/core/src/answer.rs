@@ -377,7 +377,7 @@ impl core::fmt::Display for Denial {
             DenialReason::Expired => {
                 write!(f, "the credential of {identity} has expired and takes nothing new: {verb} {on}")?;
             }
-            DenialReason::Revoked => write!(f, "the credential of {identity} was revoked: {verb} {on}")?,
+            DenialReason::Revoked => write!(f, "the credential of {identity} has ended: {verb} {on}")?,
             DenialReason::OtherSession => {
                 write!(f, "another identity than {identity} opened this session: {verb} {on}")?;
             }
@@ -416,7 +416,7 @@ pub struct OverQuota {
 impl core::fmt::Display for OverQuota {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let OverQuota { identity, limit, max, used, policy } = self;
-        write!(f, "{identity} would have {used} of {limit}, and ")?;
+        write!(f, "{limit} of {identity} would be {used}, and ")?;
         match policy {
             Some(policy) => write!(f, "policy {policy} allows {max}"),
             None => write!(f, "no policy allows more than {max}"),

@@ -138,4 +138,20 @@ stories! {
     waiter_dies_with_its_session
     waiter_gets_it_in_the_entry_that_ends_the_lease
     watchers_that_fell_behind_start_again
+    acquire_of_several_with_one_forbidden_is_refused_whole
+    administrators_need_manage
+    expired_credential_keeps_what_it_has_for_a_day
+    expiry_is_never_judged
+    grant_never_goes_beyond_ones_own
+    guarded_write_and_arm_come_from_the_holders_identity
+    holder_self_binds_the_name
+    policies_do_not_count_until_they_are_enforced
+    prefix_ends_at_a_segment
+    priority_is_given_by_a_policy
+    quotas_are_counted_by_identity_and_prefix
+    revoked_credential_does_nothing_more
+    right_taken_away_gives_notice
+    session_belongs_to_who_opened_it
+    transfer_needs_a_receiver_that_may_hold_it
+    write_needs_rights_on_every_key_of_both_branches
 }

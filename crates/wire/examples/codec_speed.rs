@@ -53,6 +53,7 @@ fn main() {
             secret: Secret::new(u128::from(number).to_le_bytes()),
             holder: holder.clone(),
             nonce: None,
+            identity: Default::default(),
             implicit: false,
             plain: false,
             opened_at: ClusterTime::from_micros(number),

@@ -160,6 +160,7 @@ mod tests {
             revision: Revision::new(*revision),
             wall: WallTime::from_unix_millis(1_794_775_729_123),
             kind: EventKind::BecameLeader { node: 1, term: *revision },
+            identity: None,
         };
         let events: Vec<Event> = revisions.iter().map(event).collect();
         let mut bytes = Vec::new();

@@ -100,6 +100,7 @@ fn waiter() -> impl Strategy<Value = WaiterView> {
             waited: rounded(waited),
             remaining: remaining.map(rounded),
             resources,
+            identity: Some("cred/a".parse().unwrap()),
         },
     )
 }
@@ -264,8 +265,12 @@ fn sessions_and_past_leases_are_shown_as_http_shows_them() {
 #[test]
 fn events_are_shown_as_http_shows_them() {
     for kind in samples::events() {
-        let event =
-            Event { revision: Revision::new(17), wall: WallTime::from_unix_millis(1_767_225_599_123), kind };
+        let event = Event {
+            revision: Revision::new(17),
+            wall: WallTime::from_unix_millis(1_767_225_599_123),
+            kind,
+            identity: None,
+        };
         let message = grpc::events_of(&[&event]).expect("one event");
         assert_eq!(json::Event::of(&message), [json::Event::from(&event)]);
     }

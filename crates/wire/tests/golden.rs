@@ -386,7 +386,12 @@ fn event_files_are_written_as_before_and_every_version_is_read() {
     for version in VERSIONS {
         let events: Vec<Event> = (100..)
             .zip(samples::events())
-            .map(|(revision, kind)| Event { revision: Revision::new(revision), wall: samples::wall(0), kind })
+            .map(|(revision, kind)| Event {
+                revision: Revision::new(revision),
+                wall: samples::wall(0),
+                kind,
+                identity: samples::identity().name().filter(|_| version >= FormatVersion::V2).cloned(),
+            })
             .collect();
         let mut encoded = Vec::new();
         events.iter().for_each(|event| encode_event(version, event, &mut encoded));
@@ -409,7 +414,8 @@ fn event_files_are_written_as_before_and_every_version_is_read() {
 #[test]
 fn the_bodies_of_events() {
     let text = samples::events().into_iter().fold(String::new(), |text, kind| {
-        let event = Event { revision: Revision::new(120), wall: samples::wall(0), kind };
+        let identity = samples::identity().name().cloned();
+        let event = Event { revision: Revision::new(120), wall: samples::wall(0), kind, identity };
         let body = body::Event::from(&event);
         assert_eq!(serde_json::to_value(&body).unwrap()["kind"], body.kind.name());
         text + &shown(body.kind.name(), &body)
@@ -421,7 +427,12 @@ fn the_bodies_of_events() {
 fn the_messages_of_events_are_distinguished() {
     let events: Vec<_> = samples::events()
         .into_iter()
-        .map(|kind| Event { revision: Revision::new(120), wall: samples::wall(0), kind })
+        .map(|kind| Event {
+            revision: Revision::new(120),
+            wall: samples::wall(0),
+            kind,
+            identity: samples::identity().name().cloned(),
+        })
         .collect();
     let message = grpc::events_of(&events.iter().collect::<Vec<_>>()).unwrap();
     golden("events.proto.hex", &dump(&message.encode_to_vec()));

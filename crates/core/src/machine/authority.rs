@@ -308,7 +308,12 @@ impl Machine {
             | Command::RestoreCommit { .. } => self.check_may(Verb::Operate, EVERYTHING),
             Command::PutCredential(put) => self.check_credential(&put.name),
             // Whoever has a credential may give it up.
-            Command::RevokeCredential { id, .. } if self.caller.credential() == Some(*id) => Ok(()),
+            Command::RevokeCredential { id, .. } if self.caller.credential() == Some(*id) => {
+                match self.standing(&self.caller) {
+                    Standing::Ended => Err(self.denied(Verb::Grant, EVERYTHING, DenialReason::Revoked)),
+                    Standing::Good | Standing::Expired => Ok(()),
+                }
+            }
             Command::RevokeCredential { id, .. } => match self.state.authority.credentials.get(id) {
                 Some(credential) => self.check_credential(&credential.name),
                 None => self.check_grants(),
@@ -713,7 +718,7 @@ impl Machine {
             let sessions: Vec<_> =
                 self.state.sessions.iter().filter(concerned).map(|(number, _)| number).collect();
             for session in sessions {
-                self.end_rights(session, None, now, "its credential was revoked");
+                self.end_rights(session, None, now, DenialReason::Revoked);
             }
         }
         Ok(Done::Nothing)
@@ -788,13 +793,23 @@ impl Machine {
             concerned.extend(unallowed.map(|session| (session, number)));
         }
         for (session, number) in concerned {
-            self.end_rights(session, Some(number), now, "no policy allows it any more");
+            self.end_rights(session, Some(number), now, DenialReason::NoPolicy);
         }
     }
 
     /// Ends what a session holds and waits for, by notice or at once: at one resource, or everywhere.
-    fn end_rights(&mut self, session: SessionNumber, at: Option<ResourceNumber>, now: bool, why: &str) {
+    fn end_rights(
+        &mut self,
+        session: SessionNumber,
+        at: Option<ResourceNumber>,
+        now: bool,
+        why: DenialReason,
+    ) {
         let Some(record) = self.state.sessions.get(session) else { return };
+        let words = match why {
+            DenialReason::Revoked => "its credential was revoked",
+            _ => "no policy allows it any more",
+        };
         let waits_there =
             |waiter: &WaiterNumber| at.is_none_or(|number| self.waiter(*waiter).resources.contains(&number));
         let waiters: Vec<WaiterNumber> =
@@ -805,8 +820,7 @@ impl Machine {
             let first = self.waiter(waiter).resources[0];
             let name = self.resource(first).name.clone();
             let identity = self.opener(session).unwrap_or(&Identity::Anyone);
-            let denied =
-                self.denied_to(identity, Verb::Hold, name.as_str().as_bytes(), DenialReason::NoPolicy);
+            let denied = self.denied_to(identity, Verb::Hold, name.as_str().as_bytes(), why);
             let number = self.waiter(waiter).number;
             let answer = Err(denied);
             self.remember_if_awaited(session, number, &answer);
@@ -816,7 +830,7 @@ impl Machine {
             // What has ended without being cleared away needs no notice.
             self.settle(lease);
             if self.resource(lease).hold_of(session).is_some() {
-                self.revoke_lease(lease, session, now, why.into());
+                self.revoke_lease(lease, session, now, words.into());
             }
         }
         self.end_if_implicit_and_idle(session, EndReason::Revoked);

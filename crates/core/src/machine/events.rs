@@ -92,6 +92,7 @@ mod tests {
             revision: Revision::new(revision),
             wall: WallTime::default(),
             kind: EventKind::BecameLeader { node: 1, term: revision },
+            identity: None,
         }
     }
 

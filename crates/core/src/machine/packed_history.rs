@@ -379,6 +379,7 @@ mod tests {
             to_wall: WallTime::from_unix_millis(wall + 1_400),
             why: EndReason::Released,
             reason: None,
+            identity: None,
         }
     }
 
@@ -386,6 +387,7 @@ mod tests {
         let plain = lease(1);
         vec![
             Transition { mode: Mode::Shared, why: EndReason::Died, ..plain.clone() },
+            Transition { identity: Some("cred/pay-worker".parse().unwrap()), ..plain.clone() },
             Transition { mode: Mode::Slots(u32::MAX), slot: Some(Slot::new(7)), ..plain.clone() },
             Transition { reason: Some("".into()), why: EndReason::Revoked, ..plain.clone() },
             Transition { reason: Some("maintenance ü".into()), ..plain.clone() },

@@ -97,6 +97,7 @@ impl Model {
             held_for: self.time.since(lease.since),
             notice: lease.notice.map(|(why, _)| why),
             lapsed: !self.is_live(lease.session),
+            identity: None,
         }
     }
 
@@ -542,6 +543,7 @@ impl Model {
             to_wall: WallTime::default(),
             why,
             reason: None,
+            identity: None,
         });
         // The machine keeps the newest, and what it has dropped does not come back with a newer format version.
         let keep = Limits::of(self.format).history_per_resource_max as usize;
@@ -742,6 +744,7 @@ impl Model {
             waited: self.time.since(waiter.since),
             remaining: waiter.until.map(|until| until.remaining_at(self.time)),
             resources: waiter.resources.iter().map(|i| self.resources[*i].name.clone()).collect(),
+            identity: None,
         };
         Some(LeaseView {
             resource: name.clone(),

@@ -663,6 +663,7 @@ impl Model {
                 leases: self.leases.iter().filter(|lease| lease.session == number).count(),
                 waiters: self.waiters.iter().filter(|waiter| waiter.session == number).count(),
                 lapsed: !self.is_live(number),
+                identity: None,
             }
         };
         self.sessions.iter().map(view).collect()

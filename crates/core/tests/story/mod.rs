@@ -16,6 +16,7 @@ use tenure_core::{
 pub struct Story {
     machine: Machine,
     now: ClusterTime,
+    wall: WallTime,
     /// Sessions by the names that the story gives them.
     sessions: BTreeMap<String, SessionId>,
     /// The last number that each session's opens and renewals used.
@@ -27,6 +28,8 @@ pub struct Story {
 /// What one line of a story asks for.
 enum Step {
     Renew(Renewal),
+    /// A renewal that its intake refuses: the session is not the caller's.
+    NotRenewed,
     /// A command, and the name to give to the session that it opens.
     Command(Command, Option<String>),
     Tick,
@@ -37,6 +40,7 @@ impl Story {
         Story {
             machine: Machine::default(),
             now: ClusterTime::ZERO,
+            wall: WallTime::default(),
             sessions: BTreeMap::new(),
             renewals: BTreeMap::new(),
             drawn: 0,
@@ -47,9 +51,11 @@ impl Story {
     /// Applies several steps as one entry and says what happened: events first, then the answers in order.
     fn apply(&mut self, steps: Vec<Step>, out: &mut String) {
         let (mut renewals, mut commands, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        let mut not_renewed = 0;
         for step in steps {
             match step {
                 Step::Renew(renewal) => renewals.push(renewal),
+                Step::NotRenewed => not_renewed += 1,
                 Step::Command(command, name) => {
                     commands.push(command);
                     names.push(name);
@@ -57,8 +63,7 @@ impl Story {
                 Step::Tick => {}
             }
         }
-        let applied =
-            self.machine.apply(Entry { at: self.now, wall: WallTime::default(), renewals, commands });
+        let applied = self.machine.apply(Entry { at: self.now, wall: self.wall, renewals, commands });
         self.machine.check_everything();
         for (answer, name) in applied.answers.iter().zip(names) {
             if let (Some(name), Some(id)) = (name, opened(answer)) {
@@ -69,12 +74,14 @@ impl Story {
             if self.show_revisions {
                 write!(out, "r{}  ", event.revision).unwrap();
             }
-            writeln!(out, "{}", self.event(&event.kind)).unwrap();
+            let by = event.identity.as_ref().map_or_else(String::new, |name| format!("  by={name}"));
+            writeln!(out, "{}{by}", self.event(&event.kind)).unwrap();
         }
         // A wait that ended with a grant shows as that.
         for resolved in applied.resolved.iter().filter(|resolved| resolved.answer.is_err()) {
             writeln!(out, "=> {}: {}", self.wait_key(&resolved.key), self.answer(&resolved.answer)).unwrap();
         }
+        (0..not_renewed).for_each(|_| writeln!(out, "-> unknown_session, at intake").unwrap());
         for answer in &applied.renewals {
             writeln!(out, "-> {}", self.renewal_answer(answer)).unwrap();
         }

@@ -50,6 +50,10 @@ fn reason(reason: &Option<std::sync::Arc<str>>) -> String {
     reason.as_ref().map_or_else(String::new, |reason| format!("reason={reason}"))
 }
 
+fn by(identity: &Option<IdentityName>) -> String {
+    identity.as_ref().map_or_else(String::new, |name| format!("by={name}"))
+}
+
 fn value(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     if text.len() > 20 { format!("{}… ({} bytes)", &text[..3], text.len()) } else { text.into_owned() }
@@ -157,6 +161,7 @@ impl Story {
             format!("remaining={}", length(holding.remaining)),
             holding.notice.map_or_else(String::new, |why| format!("notice={why}")),
             if holding.lapsed { "lapsed" } else { "" },
+            by(&holding.identity),
         )
     }
 
@@ -272,6 +277,8 @@ impl Story {
                 format!("floor_too_low  floor={floor}  issued={issued}")
             }
             Refusal::NotEmpty => "not_empty".into(),
+            Refusal::Forbidden(denial) => format!("forbidden  {}  {denial}", denial.why.as_str()),
+            Refusal::OverQuota(over) => format!("quota  {over}"),
             Refusal::TokensExhausted => "tokens_exhausted".into(),
         }
     }
@@ -331,8 +338,24 @@ impl Story {
                     let session = self.name_of(past.session);
                     let from_to = format!("from={from}  to={to}");
                     let text = format!("generation={generation}  token={token}  session={session}");
-                    writeln!(out, "{}", line!(text, from_to, format!("why={why}"), words)).unwrap();
+                    writeln!(
+                        out,
+                        "{}",
+                        line!(text, from_to, format!("why={why}"), words, by(&past.identity))
+                    )
+                    .unwrap();
                 }
+            }),
+            ["may", who, verb, on] => super::read::identity(who).and_then(|who| {
+                let verb = verb.parse::<Verb>().map_err(|e| e.to_string())?;
+                let text = match self.machine.permits(&who, verb, on) {
+                    Verdict::Allowed { by: Some(by) } => format!("yes, by {by}"),
+                    Verdict::Allowed { by: None } => "yes".into(),
+                    Verdict::Denied { nearest: Some(nearest) } => format!("no, the nearest is {nearest}"),
+                    Verdict::Denied { nearest: None } => "no".into(),
+                };
+                writeln!(out, "{text}").unwrap();
+                Ok(())
             }),
             ["sessions"] => {
                 for view in self.machine.sessions(None, usize::MAX).0 {

@@ -76,6 +76,53 @@ fn length(text: &str) -> Read<Duration> {
     }
 }
 
+/// So long after the beginning of 1970.
+fn calendar(since: Duration) -> WallTime {
+    WallTime::from_unix_millis(since.as_millis() as u64)
+}
+
+/// `c1`: the first byte of a credential's id, the others are zero.
+fn credential(text: &str) -> Read<CredentialId> {
+    format!("{text}{}", "0".repeat(16 - text.len().min(16)))
+        .parse()
+        .map_err(|_| format!("`{text}` is no credential"))
+}
+
+/// `anyone`, `node`, `operator`, an identity's name, or that and `@` and its credential.
+pub(super) fn identity(text: &str) -> Read<Identity> {
+    Ok(match text {
+        "anyone" => Identity::Anyone,
+        "node" => Identity::Node,
+        "operator" => Identity::Operator,
+        named => match named.split_once('@') {
+            None => Identity::named(name(named)?),
+            Some((named, id)) => Identity::Named { name: name(named)?, credential: Some(credential(id)?) },
+        },
+    })
+}
+
+/// `who=cred/a,cert/* on=pay,shop may=hold,read [holder=self] [leases=3 …]`
+fn policy(words: &mut Words) -> Read<Policy> {
+    fn list<T: FromStr>(words: &mut Words, what: &str) -> Read<Vec<T>> {
+        words.text(what).ok_or_else(|| format!("{what}= is missing"))?.split(',').map(name).collect()
+    }
+    Ok(Policy {
+        who: list(words, "who")?,
+        on: list(words, "on")?,
+        may: list::<Verb>(words, "may")?.into_iter().collect(),
+        holder: words.text("holder").map_or(HolderRule::Any, |_| HolderRule::Own),
+        limits: Quotas {
+            sessions: words.parsed("sessions")?,
+            leases: words.parsed("leases")?,
+            waiters: words.parsed("waiters")?,
+            registers: words.parsed("registers")?,
+            bytes: words.parsed("bytes")?,
+            ttl_max: words.length("ttl_max")?,
+            priority_max: words.parsed("priority_max")?.unwrap_or(0),
+        },
+    })
+}
+
 /// 128 bits that the story calls by a short word.
 fn bits(text: &str) -> [u8; 16] {
     let mut bits = [0; 16];
@@ -112,13 +159,40 @@ impl Story {
             return self.write(write);
         }
         let mut words = Words::of(line);
-        if let Some(at) = words.length("at")? {
-            self.now = ClusterTime::ZERO.plus(at);
-        }
+        self.times(&mut words)?;
+        let identity = words.text("as").map(identity).transpose()?;
         let verb = words.next("a verb")?;
         let step = self.verb(verb, &mut words)?;
         words.done()?;
-        Ok(step)
+        self.of_caller(step, identity)
+    }
+
+    /// Cluster time, and the calendar, from now on.
+    fn times(&mut self, words: &mut Words) -> Read<()> {
+        if let Some(at) = words.length("at")? {
+            self.now = ClusterTime::ZERO.plus(at);
+        }
+        if let Some(wall) = words.length("wall")? {
+            self.wall = calendar(wall);
+        }
+        Ok(())
+    }
+
+    /// The step, from whoever the line says it is from. A renewal's caller is checked before the log.
+    fn of_caller(&self, step: Step, identity: Option<Identity>) -> Read<Step> {
+        Ok(match (step, identity) {
+            (Step::Command(command, opens), Some(identity)) => {
+                Step::Command(Command::As(Box::new(Attributed { identity, command })), opens)
+            }
+            (Step::Renew(renewal), identity) => {
+                let identity = identity.unwrap_or_default();
+                let known = self.sessions.values().find(|id| id.number == renewal.session);
+                let knows =
+                    known.is_none_or(|id| !self.machine.knows(id) || self.machine.knows_as(&identity, id));
+                if knows { Step::Renew(renewal) } else { Step::NotRenewed }
+            }
+            (step, _) => step,
+        })
     }
 
     fn verb(&mut self, verb: &str, words: &mut Words) -> Read<Step> {
@@ -223,6 +297,25 @@ impl Story {
                 let version = FormatVersion::known(words.needed("to")?);
                 Command::Upgrade { to: version.ok_or("this build knows no such version")? }
             }
+            "policy" => Command::PutPolicy(Box::new(PutPolicy {
+                name: name(words.next("a policy")?)?,
+                now: words.has("now"),
+                policy: policy(words)?,
+            })),
+            "remove_policy" => {
+                Command::RemovePolicy { name: name(words.next("a policy")?)?, now: words.has("now") }
+            }
+            "credential" => Command::PutCredential(Box::new(PutCredential {
+                id: credential(words.next("a credential")?)?,
+                name: words.needed("name")?,
+                hash: [7; 32],
+                expires: words.length("expires")?.map(calendar),
+            })),
+            "revoke_credential" => Command::RevokeCredential {
+                id: credential(words.next("a credential")?)?,
+                now: words.has("now"),
+            },
+            "enforce" => Command::SetEnforced { enforced: !words.has("off") },
             "limits" => Command::Configure(Box::new(self.settings(words)?)),
             other => return Err(format!("`{other}` is no verb")),
         };
@@ -353,13 +446,12 @@ impl Story {
         let (then, otherwise) = rest.split_once("else ").map_or((rest, None), |(a, b)| (a, Some(b)));
         let (head, compares) = head.split_once("if ").map_or((head, None), |(a, b)| (a, Some(b)));
         let mut words = Words::of(head);
-        if let Some(at) = words.length("at")? {
-            self.now = ClusterTime::ZERO.plus(at);
-        }
+        self.times(&mut words)?;
+        let identity = words.text("as").map(identity).transpose()?;
         let by = self.writer(&mut words)?;
         words.done()?;
         let compares = compares.into_iter().flat_map(str::split_whitespace).map(compare).collect::<Read<_>>();
-        Ok(Step::Command(
+        let step = Step::Command(
             Command::Write(Box::new(Write {
                 by,
                 compares: compares?,
@@ -367,7 +459,8 @@ impl Story {
                 otherwise: otherwise.map_or(Ok(Vec::new()), operations)?,
             })),
             None,
-        ))
+        );
+        self.of_caller(step, identity)
     }
 }
 

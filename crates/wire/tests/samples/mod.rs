@@ -154,7 +154,24 @@ pub fn commands_since_v2() -> Vec<Command> {
         Command::RestoreBegin(Box::new(restore_begin())),
         Command::RestorePiece(Box::new(restore_piece())),
         Command::RestoreCommit { id: restore_begin().id, pieces: 3, records: 8_193, checksum: 1 << 100 },
+        attributed(identity()),
+        attributed(Identity::Operator),
+        attributed(Identity::Node),
+        Command::PutCredential(Box::new(PutCredential {
+            id: credential_id(),
+            name: name("cred/pay-worker"),
+            hash: [0x5a; 32],
+            expires: Some(wall(90_000)),
+        })),
+        Command::RevokeCredential { id: credential_id(), now: true },
+        Command::PutPolicy(Box::new(PutPolicy { name: name("pay"), policy: policy(), now: true })),
+        Command::RemovePolicy { name: name("pay"), now: false },
+        Command::SetEnforced { enforced: true },
     ]
+}
+
+fn attributed(identity: Identity) -> Command {
+    Command::As(Box::new(Attributed { identity, command: Command::Barrier { resource: name("a") } }))
 }
 
 pub fn restore_begin() -> RestoreBegin {
@@ -179,6 +196,8 @@ pub fn restore_piece() -> RestorePiece {
             resources: state.resources.iter().map(|(number, record)| (number, record.clone())).collect(),
             registers: state.registers.iter().map(|(number, record)| (number, record.clone())).collect(),
             used_nonces: state.used_nonces.iter().copied().collect(),
+            credentials: vec![(credential_id(), credential())],
+            policies: vec![(name("pay"), policy())],
         },
     }
 }
@@ -199,11 +218,51 @@ pub fn staging() -> Staging {
         resources: state.resources,
         registers: state.registers,
         used_nonces: state.used_nonces,
+        credentials: BTreeMap::from([(credential_id(), credential())]),
+        policies: BTreeMap::from([(name("pay"), Arc::new(policy()))]),
+    }
+}
+
+pub fn credential_id() -> CredentialId {
+    CredentialId::new([0xc0, 1, 2, 3, 4, 5, 6, 7])
+}
+
+/// A caller with everything that one can have.
+pub fn identity() -> Identity {
+    Identity::Named { name: name("cred/pay-worker"), credential: Some(credential_id()) }
+}
+
+pub fn credential() -> Credential {
+    Credential {
+        name: name("cred/pay-worker"),
+        hash: [0x5a; 32],
+        created: wall(0),
+        expires: Some(wall(90_000)),
+        revoked: true,
+    }
+}
+
+/// A policy with everything that one can have.
+pub fn policy() -> Policy {
+    Policy {
+        who: vec![name("cred/pay-worker"), name("jwt/kubernetes/*"), name("anyone")],
+        on: vec![name("pay/"), name("*")],
+        may: Verbs::ALL,
+        holder: HolderRule::Own,
+        limits: Quotas {
+            sessions: Some(1),
+            leases: Some(2),
+            waiters: Some(3),
+            registers: Some(4),
+            bytes: Some(5),
+            ttl_max: Some(Duration::from_secs(60)),
+            priority_max: 7,
+        },
     }
 }
 
 /// How many kinds of commands there are. A new one does not compile here until it has a sample above.
-pub const COMMAND_KINDS: usize = 27;
+pub const COMMAND_KINDS: usize = 33;
 
 pub fn kind_of(command: &Command) -> usize {
     match command {
@@ -234,6 +293,12 @@ pub fn kind_of(command: &Command) -> usize {
         Command::RestoreBegin(_) => 24,
         Command::RestorePiece(_) => 25,
         Command::RestoreCommit { .. } => 26,
+        Command::As(_) => 27,
+        Command::PutCredential(_) => 28,
+        Command::RevokeCredential { .. } => 29,
+        Command::PutPolicy(_) => 30,
+        Command::RemovePolicy { .. } => 31,
+        Command::SetEnforced { .. } => 32,
     }
 }
 
@@ -280,6 +345,7 @@ pub fn holding() -> Holding {
         held_for: millis(61_000),
         notice: Some(EndReason::Revoked),
         lapsed: true,
+        identity: None,
     }
 }
 
@@ -321,7 +387,23 @@ pub fn dones() -> Vec<Done> {
 /// What only version 2 can answer.
 pub fn answers_since_v2() -> Vec<Answer> {
     let not_staged = |next| Err(Refusal::NotStaged { next });
-    vec![Ok(Done::Staged { pieces: 3 }), not_staged(None), not_staged(Some(7))]
+    let denied = |why| {
+        let (on, nearest) = ("payroll/x".into(), Some(name("pay")));
+        Err(Refusal::Forbidden(Box::new(Denial { identity: identity(), verb: Verb::Hold, on, why, nearest })))
+    };
+    let over = |policy| {
+        let over = OverQuota { identity: identity(), limit: "leases", max: 2, used: 3, policy };
+        Err(Refusal::OverQuota(Box::new(over)))
+    };
+    let held = Refusal::Held {
+        resource: name("settlement/cron"),
+        by: Some(Box::new(Holding { identity: Some(name("cred/pay-worker")), ..holding() })),
+        waited: Duration::ZERO,
+    };
+    let mut answers = vec![Ok(Done::Staged { pieces: 3 }), not_staged(None), not_staged(Some(7))];
+    answers.extend(DenialReason::ALL.map(denied));
+    answers.extend([over(None), over(Some(name("pay"))), Err(held)]);
+    answers
 }
 
 /// Every refusal.
@@ -374,6 +456,7 @@ pub fn transition() -> Transition {
         to_wall: wall(3_500),
         why: EndReason::Revoked,
         reason: Some("maintenance".into()),
+        identity: None,
     }
 }
 
@@ -412,6 +495,19 @@ pub fn state_of(version: FormatVersion) -> State {
             token: token(15),
             to_wall: wall(500),
         }));
+        more.history.push(&Transition { identity: Some(name("cred/pay-worker")), ..transition() });
+        let session = state.sessions.get_mut(SessionNumber::new(7)).expect("it is in the sample");
+        session.identity = IdentityNumber(1);
+        state.authority = Authority {
+            enforced: true,
+            wall: wall(7),
+            credentials: BTreeMap::from([(credential_id(), credential())]),
+            policies: BTreeMap::from([(name("pay"), Arc::new(policy()))]),
+            identities: BTreeMap::from([
+                (IdentityNumber(1), identity()),
+                (IdentityNumber(3), Identity::Operator),
+            ]),
+        };
         state.staging = Some(Box::new(staging()));
         state.restored = Some(Restored {
             id: RestoreId::new([0xb8; 16]),
@@ -503,6 +599,7 @@ fn state() -> State {
                 secret: Secret::new([number as u8; 16]),
                 holder: name("node-a"),
                 nonce: full.then(|| Nonce::new([0xa5; 16])),
+                identity: IdentityNumber::ANYONE,
                 implicit: full,
                 plain: full,
                 opened_at: time(5),
@@ -688,6 +785,7 @@ pub fn lease_view() -> LeaseView {
             waited: millis(700),
             remaining: Some(millis(9_300)),
             resources: vec![name("settlement/cron"), name("a")],
+            identity: Some(name("cred/pay-worker")),
         }],
         waiting: 1,
         delayed: Some(millis(1_500)),
@@ -718,5 +816,6 @@ pub fn session_view() -> SessionView {
         leases: 2,
         waiters: 1,
         lapsed: false,
+        identity: Some(name("cred/pay-worker")),
     }
 }

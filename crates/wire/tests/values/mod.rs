@@ -226,12 +226,99 @@ pub fn command() -> BoxedStrategy<Command> {
     .boxed()
 }
 
+pub fn identity() -> impl Strategy<Value = Identity> {
+    let named =
+        ("(cred|cert|jwt|host)/[a-z:/.]{1,12}", of(any::<[u8; 8]>())).prop_map(|(name, credential)| {
+            Identity::Named { name: name.parse().unwrap(), credential: credential.map(CredentialId::new) }
+        });
+    prop_oneof![Just(Identity::Anyone), Just(Identity::Node), Just(Identity::Operator), named]
+}
+
+pub fn policy() -> impl Strategy<Value = Policy> {
+    let who =
+        prop_oneof!["cred/[a-z]{1,5}", "jwt/[a-z]{0,5}[*]", Just("*".to_owned()), Just("anyone".to_owned())];
+    let who = vec(who.prop_map(|text| text.parse().unwrap()), 0..3);
+    let on = prop_oneof!["[a-z]{1,4}(/[a-z]{1,4}){0,2}", Just("*".to_owned())];
+    let on = vec(on.prop_map(|text| text.parse().unwrap()), 0..3);
+    let may =
+        vec(prop::sample::select(Verb::ALL.to_vec()), 0..4).prop_map(|verbs| verbs.into_iter().collect());
+    let holder = prop_oneof![Just(HolderRule::Any), Just(HolderRule::Own)];
+    let counts = (of(any::<u32>()), of(any::<u32>()), of(any::<u32>()), of(any::<u32>()));
+    let limits = (counts, of(number()), of(duration()), any::<i32>()).prop_map(
+        |((sessions, leases, waiters, registers), bytes, ttl_max, priority_max)| Quotas {
+            sessions,
+            leases,
+            waiters,
+            registers,
+            bytes,
+            ttl_max,
+            priority_max,
+        },
+    );
+    (who, on, may, holder, limits).prop_map(|(who, on, may, holder, limits)| Policy {
+        who,
+        on,
+        may,
+        holder,
+        limits,
+    })
+}
+
+fn policy_name() -> impl Strategy<Value = PolicyName> {
+    "[a-z.-]{1,9}".prop_map(|text| text.parse().unwrap())
+}
+
+/// Commands that only version 2 can say, of callers that it knows.
+pub fn authority_command() -> impl Strategy<Value = Command> {
+    let credential = (any::<[u8; 8]>(), any::<[u8; 32]>(), of(wall())).prop_map(|(id, hash, expires)| {
+        let name = "cred/a".parse().unwrap();
+        Command::PutCredential(Box::new(PutCredential { id: CredentialId::new(id), name, hash, expires }))
+    });
+    let put = (policy_name(), policy(), any::<bool>())
+        .prop_map(|(name, policy, now)| Command::PutPolicy(Box::new(PutPolicy { name, policy, now })));
+    let of_caller = (identity(), command())
+        .prop_map(|(identity, command)| Command::As(Box::new(Attributed { identity, command })));
+    prop_oneof![
+        credential,
+        put,
+        of_caller,
+        (any::<[u8; 8]>(), any::<bool>())
+            .prop_map(|(id, now)| Command::RevokeCredential { id: CredentialId::new(id), now }),
+        (policy_name(), any::<bool>()).prop_map(|(name, now)| Command::RemovePolicy { name, now }),
+        any::<bool>().prop_map(|enforced| Command::SetEnforced { enforced }),
+    ]
+}
+
+fn authority() -> impl Strategy<Value = Authority> {
+    let policies = btree_map(policy_name(), policy().prop_map(Arc::new), 0..4);
+    let credential = (any::<[u8; 32]>(), wall(), of(wall()), any::<bool>()).prop_map(
+        |(hash, created, expires, revoked)| Credential {
+            name: "cred/a".parse().unwrap(),
+            hash,
+            created,
+            expires,
+            revoked,
+        },
+    );
+    let credentials = btree_map(any::<[u8; 8]>().prop_map(CredentialId::new), credential, 0..4);
+    let identities = btree_map(any::<u32>().prop_map(IdentityNumber), identity(), 0..4);
+    (any::<bool>(), wall(), credentials, policies, identities).prop_map(
+        |(enforced, wall, credentials, policies, identities)| Authority {
+            enforced,
+            wall,
+            credentials,
+            policies,
+            identities,
+        },
+    )
+}
+
 pub fn renewal() -> impl Strategy<Value = Renewal> {
     (session(), number()).prop_map(|(session, number)| Renewal { session, number })
 }
 
 pub fn entry() -> impl Strategy<Value = Entry> {
-    (time(), wall(), vec(renewal(), 0..40), vec(command(), 0..6))
+    (time(), wall(), vec(renewal(), 0..40), vec(prop_oneof![3 => command(), 1 => authority_command()], 0..6))
         .prop_map(|(at, wall, renewals, commands)| Entry { at, wall, renewals, commands })
 }
 
@@ -262,6 +349,7 @@ pub fn holding() -> impl Strategy<Value = Holding> {
                 held_for,
                 notice,
                 lapsed,
+                identity: None,
             }
         },
     )
@@ -402,6 +490,7 @@ fn session_record() -> impl Strategy<Value = Session> {
                 secret,
                 holder,
                 nonce,
+                identity: IdentityNumber::ANYONE,
                 implicit,
                 plain,
                 opened_at,
@@ -466,6 +555,7 @@ fn resource_record() -> impl Strategy<Value = Resource> {
                     to_wall,
                     why,
                     reason,
+                    identity: None,
                 }
             },
         );
@@ -578,8 +668,15 @@ pub fn state() -> impl Strategy<Value = State> {
     });
     let used_nonces =
         vec_deque((nonce(), time()).prop_map(|(nonce, since)| UsedNonce { nonce, since }), 0..3);
-    (numbers, maps, keys, used_nonces, totals).prop_map(
-        |((cluster, time, wall, revision, last_token, grants_from), maps, keys, used_nonces, totals)| {
+    (numbers, maps, keys, used_nonces, totals, authority()).prop_map(
+        |(
+            (cluster, time, wall, revision, last_token, grants_from),
+            maps,
+            keys,
+            used_nonces,
+            totals,
+            authority,
+        )| {
             let (sessions, resources, waiters, registers) = maps;
             let (pulses, sessions): (BTreeMap<_, _>, BTreeMap<_, _>) =
                 sessions.into_iter().map(|(key, (pulse, session))| ((key, pulse), (key, session))).unzip();
@@ -608,6 +705,7 @@ pub fn state() -> impl Strategy<Value = State> {
                 totals,
                 staging: None,
                 restored: None,
+                authority: if format >= FormatVersion::V2 { authority } else { Authority::default() },
             }
         },
     )
