@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use tenure_client::Credential;
+use tenure_client::{ClientTls, Credential};
 
 /// A store that can be driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +125,8 @@ pub struct Plan {
     pub endpoints: Vec<String>,
     /// What is presented to Tenure.
     pub credential: Option<Credential>,
+    /// How Tenure is reached over TLS, if it is.
+    pub tls: Option<ClientTls>,
     /// What is done.
     pub workload: Workload,
     /// Clients that work at once, each with a session of its own.
@@ -160,6 +162,7 @@ impl Plan {
             target,
             endpoints,
             credential: None,
+            tls: None,
             workload,
             clients: 256,
             connections: 8,

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     if let Some(code) = run::helper() {
         return code;
     }
-    let mut cli = match args::parse() {
+    let cli = match args::parse() {
         Ok(cli) => cli,
         Err(error) => {
             // Help and version are answers, not errors; clap knows which is which, and where each goes. A
@@ -43,22 +43,22 @@ fn main() -> ExitCode {
         }
     };
     let output = Output::new(&cli.globals);
+    // A node uses the root in another way.
+    let globals = match cli.command {
+        Command::Serve(_) | Command::Completions(_) | Command::Man(_) => Ok(cli.globals),
+        _ => cli.globals.secured(),
+    };
     let code_of = match cli.command {
         #[cfg(target_os = "linux")]
         Command::Run(_) | Command::Elect(_) => exit::of_own,
         _ => ExitCode::from,
     };
-    let loaded = match cli.command {
-        // These ask no store.
-        Command::Serve(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
-        _ => cli.globals.load_credential(),
-    };
-    let done = loaded.map_err(CommandError::from).and_then(|()| match cli.command {
+    let done = globals.and_then(|globals| match cli.command {
         #[cfg(target_os = "linux")]
-        Command::Run(args) => commands::run::run(args, &cli.globals, &output),
+        Command::Run(args) => commands::run::run(args, &globals, &output),
         #[cfg(target_os = "linux")]
-        Command::Elect(args) => commands::elect::run(args, &cli.globals, &output),
-        command => carry_out(command, &cli.globals, &output).map(ExitCode::from),
+        Command::Elect(args) => commands::elect::run(args, &globals, &output),
+        command => carry_out(command, &globals, &output).map(ExitCode::from),
     });
     done.unwrap_or_else(|failure| {
         failure.tell(&output);
@@ -70,7 +70,7 @@ fn carry_out(command: Command, globals: &Globals, output: &Output) -> Result<Exi
     match command {
         #[cfg(target_os = "linux")]
         Command::Run(_) | Command::Elect(_) => unreachable!("these end with the code of their command"),
-        Command::Serve(args) => commands::serve::run(args, output),
+        Command::Serve(args) => commands::serve::run(args, globals, output),
         #[cfg(feature = "demo")]
         Command::Demo(args) => commands::demo::run(args, output),
         Command::Agent(args) => commands::agent::run(args, globals, output),

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::Nonce;
+use tenure_tls::{ClientTls, ClientTlsOptions, TlsError};
 use tokio::sync::mpsc;
 
 use crate::changes::Changes;
@@ -33,15 +34,18 @@ pub(crate) struct Shared {
     pub early_ends: AtomicU64,
 }
 
-/// Why the environment names no store.
+/// Why no client can be made of what the environment says.
 #[derive(Debug, thiserror::Error)]
-pub enum FromEnvironmentError {
-    /// `TENURE_ENDPOINTS` or `TENURE_AGENT` names nothing.
+pub enum EnvironmentError {
+    /// An endpoint is none.
     #[error(transparent)]
     Endpoint(#[from] InvalidEndpoint),
-    /// `TENURE_CREDENTIAL` names no credential.
+    /// There is no credential where one is said to be.
     #[error(transparent)]
     Credential(#[from] CredentialError),
+    /// TLS cannot be used as it is asked for.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// A client of one store. Cheap to clone; clones share their connections and their renewer.
@@ -71,7 +75,7 @@ impl Client {
     /// cluster can all be replaced, one after the other. The endpoints given here are never dropped. An
     /// address that a node names is used once a node of the same cluster has answered there.
     pub fn connect(endpoints: &Endpoints) -> Client {
-        Client::connected(endpoints, Arc::new(SystemClock), Dialer::tcp(endpoints), Execution::Threads)
+        Client::connected(endpoints, Arc::new(SystemClock), Dialer::of(endpoints), Execution::Threads)
     }
 
     /// A client of a cluster over a network of the caller's own, living by any clock, running anywhere: for
@@ -97,14 +101,30 @@ impl Client {
 
     /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (else what the credential names, else
     /// a node on this machine), with the credential in the file `TENURE_CREDENTIAL` if that is set, asked through the
-    /// agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or just the path).
-    pub fn from_environment() -> Result<Client, FromEnvironmentError> {
+    /// agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or just the path). Over TLS if the credential
+    /// has the certificate of the cluster's root, or `TENURE_CA` names a file with the certificates of authorities;
+    /// with the certificate in `TENURE_CERT` and its key in `TENURE_KEY`, if these are set, and the name in
+    /// `TENURE_SERVER_NAME` if the nodes' certificates have another one than the endpoints.
+    pub fn from_environment() -> Result<Client, EnvironmentError> {
         let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let credential = set("TENURE_CREDENTIAL").map(Credential::load).transpose()?;
         let mut nodes: Endpoints = match set("TENURE_ENDPOINTS") {
             Some(list) => list.parse()?,
             None => credential.as_ref().and_then(Credential::endpoints).unwrap_or_default(),
         };
+        if let Some(authorities) = set("TENURE_CA") {
+            let options =
+                ClientTlsOptions { server_name: set("TENURE_SERVER_NAME"), ..ClientTlsOptions::default() };
+            let mut options = options.authorities_file(authorities.as_ref())?;
+            if let (Some(certificate), Some(key)) = (set("TENURE_CERT"), set("TENURE_KEY")) {
+                options = options.certificate_files(certificate.as_ref(), key.as_ref())?;
+            }
+            nodes = nodes.secured(ClientTls::new(options, Arc::new(SystemClock))?);
+        } else if let Some(credential) = &credential
+            && let Some(tls) = credential.tls(set("TENURE_SERVER_NAME"))?
+        {
+            nodes = nodes.secured(tls);
+        }
         if let Some(credential) = credential {
             nodes = nodes.with_credential(credential);
         }

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use tenure_clock::SystemClock;
+use tenure_tls::{ClientTls, ClientTlsOptions, TlsError};
 use tenure_wire::{CREDENTIAL_FILE_BYTES_MAX, CredentialFile, InvalidCredentialFile};
 use tonic::codegen::http::HeaderValue;
 
@@ -115,6 +117,14 @@ impl Credential {
             Kind::Issued(file) => &file.roots,
             Kind::Token { .. } => &[],
         }
+    }
+
+    /// How the cluster is reached over TLS, if the credential has the certificate of its root.
+    pub fn tls(&self, server_name: Option<String>) -> Result<Option<ClientTls>, TlsError> {
+        let Some(file) = self.file().filter(|file| !file.roots.is_empty()) else { return Ok(None) };
+        let options = ClientTlsOptions { server_name, ..ClientTlsOptions::default() };
+        let options = options.authorities_text(file.roots_text().as_bytes())?;
+        ClientTls::new(options, Arc::new(SystemClock)).map(Some)
     }
 
     /// What was read, secret and all; nothing for a token, which is somebody else's to keep.

@@ -39,7 +39,7 @@ mod watchdog;
 pub use acquire::{AcquireError, AcquireRequest};
 pub use changes::Changes;
 pub use channel::Channel;
-pub use client::{Client, FromEnvironmentError};
+pub use client::{Client, EnvironmentError};
 pub use credential::{Credential, CredentialError};
 pub use dial::{Connection, Dial, Dialled};
 pub use election::{Candidate, Election, ElectionError, Leader, Leadership, Observer};
@@ -71,6 +71,8 @@ pub use tenure_core::{
     Bounds, BrokenTiming, EndReason, Jeopardy, LeaseEnd, LeaseState, Mode, NoPermit, Suspect, Timing,
     TimingNumbers,
 };
+/// TLS, for [`Endpoints::secured`].
+pub use tenure_tls::{ClientTls, ClientTlsOptions, TlsError};
 /// The messages and clients of the gRPC interface, for callers of [`Transport::call`].
 pub use tenure_wire::proto;
 /// The words of refusals, and what a failed call has done.

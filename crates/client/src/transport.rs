@@ -104,7 +104,7 @@ impl Transport {
 
     /// The same, with a clock of the caller's.
     pub fn with_clock(endpoints: &Endpoints, clock: Arc<dyn Clock>) -> Self {
-        Self::dialling(Directory::new(endpoints), clock, Dialer::tcp(endpoints))
+        Self::dialling(Directory::new(endpoints), clock, Dialer::of(endpoints))
     }
 
     /// The same, over a network of the caller's.

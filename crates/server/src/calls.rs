@@ -495,6 +495,7 @@ impl Api {
                 }),
                 format: format.get().into(),
                 format_next,
+                insecure: self.traffic.is_insecure(),
             }
         }))
     }

@@ -8,8 +8,10 @@ use std::time::Duration;
 use crate::audit::AuditOptions;
 use crate::auth::{IdentityLimits, JwtIssuer};
 use crate::event_files::EventFileOptions;
+use crate::secure::ClientPortTls;
 use tenure_core::{FormatVersion, Limits, ProposerLimits};
-use tenure_replica::{LogOptions, LowLatencyOptions, NodeId, RaftTiming, SnapshotOptions};
+use tenure_replica::{LogOptions, LowLatencyOptions, NodeId, PeerSecurity, RaftTiming, SnapshotOptions};
+use tenure_tls::KeyHash;
 
 /// How one node is to run.
 #[derive(Clone, Debug)]
@@ -21,6 +23,16 @@ pub struct Config {
     pub peers: BTreeMap<NodeId, String>,
     /// Listen for peers at the address by which the cluster knows this node even if other machines reach it.
     pub peers_beyond_this_machine: bool,
+    /// How connections between nodes are secured.
+    pub peer_security: PeerSecurity,
+    /// The hash of this node's key, if it has one.
+    pub node_key: Option<KeyHash>,
+    /// TLS for clients, if it is spoken.
+    pub client_tls: Option<ClientPortTls>,
+    /// Whether other machines reach a port of this node without TLS.
+    pub insecure: bool,
+    /// Names under which clients reach this node, beside the addresses.
+    pub names: Vec<String>,
     /// Where clients connect.
     pub listen: SocketAddr,
     /// The address that clients are told, if it is not `listen`.
@@ -62,6 +74,11 @@ impl Config {
             node: 1,
             peers: BTreeMap::new(),
             peers_beyond_this_machine: false,
+            peer_security: PeerSecurity::Off,
+            node_key: None,
+            client_tls: None,
+            insecure: false,
+            names: Vec::new(),
             listen,
             advertise: None,
             connections_max: None,

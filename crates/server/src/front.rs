@@ -40,6 +40,7 @@ use crate::in_flight::{AllStreams, Arriving, InFlight};
 use crate::listen::{Accept, ListenLimits, Serve, Source, listen};
 use crate::metrics::{Surface, Traffic};
 use crate::node::Node;
+use crate::secure::ClientPortTls;
 use crate::{grpc, http};
 
 /// How much the front ends take on at once.
@@ -221,12 +222,18 @@ impl Front {
         clock: Arc<dyn Clock>,
         listen: SocketAddr,
         advertise: Option<&str>,
+        names: &[String],
         limits: FrontLimits,
         callers: Callers,
         stop: watch::Receiver<bool>,
     ) -> Front {
         let tables = [Call::rows()];
-        Front::with_calls(&tables, node, clock, listen, advertise, limits, callers, stop)
+        Front::with_calls(&tables, node, clock, listen, (advertise, names), limits, callers, stop)
+    }
+
+    /// What is counted about its connections.
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+        &self.api.traffic
     }
 
     /// The same for other tables of calls: a test adds one.
@@ -236,7 +243,7 @@ impl Front {
         node: Node,
         clock: Arc<dyn Clock>,
         listen: SocketAddr,
-        advertise: Option<&str>,
+        (advertise, names): (Option<&str>, &[String]),
         limits: FrontLimits,
         callers: Callers,
         stop: watch::Receiver<bool>,
@@ -248,7 +255,7 @@ impl Front {
             traffic: Arc::default(),
             stop,
             client_address: advertise.map_or_else(|| listen.to_string(), str::to_owned),
-            hosts: Hosts::new(listen, advertise),
+            hosts: Hosts::new(listen, advertise.into_iter().chain(names.iter().map(String::as_str))),
             calls: Arc::new(Semaphore::new(limits.calls_max)),
             renewals: Arc::new(Semaphore::new(limits.renewals_max)),
             unread: Arc::new(Semaphore::new(limits.unread_max)),
@@ -272,10 +279,16 @@ impl Front {
     }
 
     /// Serves what comes in until the node stops, then gives requests under way so long to end.
-    pub async fn serve(self, accept: impl Accept, connections_max: usize, drain_within: Duration) {
+    pub async fn serve(
+        self,
+        accept: impl Accept,
+        tls: Option<ClientPortTls>,
+        connections_max: usize,
+        drain_within: Duration,
+    ) {
         let limits = ListenLimits { connections_max, drain_within, ..ListenLimits::default() };
         let (traffic, stop) = (self.api.traffic.clone(), self.api.stop.clone());
-        listen(accept, self, limits, traffic, stop).await;
+        listen(accept, tls, self, limits, traffic, stop).await;
     }
 
     /// Answers one request; there is always an answer.
@@ -590,9 +603,9 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn new(listen: SocketAddr, advertise: Option<&str>) -> Hosts {
-        let advertised = advertise.map(|address| host(address).to_ascii_lowercase());
-        Hosts { names: std::iter::once("localhost".into()).chain(advertised).collect(), listen: listen.ip() }
+    fn new<'a>(listen: SocketAddr, names: impl IntoIterator<Item = &'a str>) -> Hosts {
+        let named = names.into_iter().map(|address| host(address).to_ascii_lowercase());
+        Hosts { names: std::iter::once("localhost".into()).chain(named).collect(), listen: listen.ip() }
     }
 
     fn check(&self, authority: Option<&str>, headers: &HeaderMap, cost: Cost) -> Result<(), ApiError> {
@@ -820,7 +833,7 @@ mod tests {
 
     #[test]
     fn a_foreign_name_or_page_is_refused() {
-        let hosts = Hosts::new("127.0.0.1:7400".parse().unwrap(), Some("Lease.Example:7400"));
+        let hosts = Hosts::new("127.0.0.1:7400".parse().unwrap(), ["Lease.Example:7400"]);
         for (host, origin, ours) in [
             ("127.0.0.1:7400", None, true),
             ("127.8.0.1", None, true),
@@ -840,7 +853,7 @@ mod tests {
         ] {
             assert_eq!(checked(&hosts, host, origin), ours, "Host {host}, Origin {origin:?}");
         }
-        let everywhere = Hosts::new("0.0.0.0:7400".parse().unwrap(), None);
+        let everywhere = Hosts::new("0.0.0.0:7400".parse().unwrap(), []);
         assert!(checked(&everywhere, "10.0.0.1:7400", None), "it may well be ours");
         assert!(!checked(&everywhere, "evil.example:7400", None));
         assert!(hosts.check(None, &HeaderMap::new(), Cost::Read).is_ok(), "no browser leaves the name out");

@@ -28,6 +28,7 @@ mod front;
 #[doc(hidden)]
 pub mod fuzzing;
 mod grpc;
+mod handshakes;
 mod http;
 mod in_flight;
 mod leader_loop;
@@ -38,6 +39,7 @@ mod node;
 mod probe;
 mod replicated;
 mod restore;
+mod secure;
 mod server;
 mod signing;
 mod tally;
@@ -47,7 +49,7 @@ mod upgrade;
 mod watching;
 
 pub use audit::{AuditFileLimits, AuditOptions, AuditPlace, AuditScope};
-pub use auth::{Algorithm, ClientCertificate, IdentityLimits, JwtIssuer, SignedBy};
+pub use auth::{Algorithm, IdentityLimits, JwtIssuer};
 pub use config::Config;
 pub use event_files::EventFileOptions;
 pub use event_hub::{EventHub, Listener};
@@ -55,5 +57,8 @@ pub use failure::Failure;
 pub use leader_loop::LeaderLoopNumbers;
 pub use listen::{Accept, Peer};
 pub use node::{Node, NodeStatus};
+pub use secure::{ClientCertificate, ClientPortTls, Reloader};
 pub use server::{Server, World};
 pub use tally::{Durations, Tally};
+/// How connections between nodes are secured.
+pub use tenure_replica::PeerSecurity;

@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -19,16 +19,19 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tenure_tls::TlsStream;
+use tenure_tls::{Prefixed, Secured};
 use tenure_wire::{About, ApiError, json};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::auth::ClientCertificate;
 use crate::connections::{Carrier, Connections, Place, RequestGuard, TableLimits};
+use crate::handshakes::{HandshakeLimits, HandshakePlace, Handshakes};
 use crate::metrics::Traffic;
+use crate::secure::{ClientCertificate, ClientPortTls};
 
 /// Where connections come from.
 pub trait Accept: Send + 'static {
@@ -44,10 +47,10 @@ pub trait Accept: Send + 'static {
 pub struct Peer {
     /// For people.
     pub name: String,
+    /// Its address, if it has one.
+    pub address: Option<IpAddr>,
     /// Whether it comes from one of the node's own addresses.
     pub own: bool,
-    /// The client certificate that it has shown, if TLS has verified one.
-    pub certificate: Option<ClientCertificate>,
 }
 
 /// Who sends the requests of a connection, as each of them carries it.
@@ -70,7 +73,7 @@ impl Accept for TcpListener {
         let _ = detect_vanished(&connection);
         let own =
             from.ip().is_loopback() || connection.local_addr().is_ok_and(|local| local.ip() == from.ip());
-        Ok((connection, Peer { name: from.to_string(), own, certificate: None }))
+        Ok((connection, Peer { name: from.to_string(), address: Some(from.ip().to_canonical()), own }))
     }
 }
 
@@ -179,8 +182,9 @@ const HEAD_BYTES_MAX: u32 = 8 << 10;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Accepts connections and serves them until `stop` turns true; then lets requests under way finish.
-pub async fn listen(
+pub(crate) async fn listen(
     mut from: impl Accept,
+    tls: Option<ClientPortTls>,
     serve: impl Serve,
     limits: ListenLimits,
     traffic: Arc<Traffic>,
@@ -193,6 +197,7 @@ pub async fn listen(
         head_within: limits.head_within,
         idle_max: limits.idle_max,
     });
+    let handshakes = Handshakes::new(HandshakeLimits::beside(limits.connections_max));
     let refusal = too_many(limits.connections_max);
     let mut open = JoinSet::new();
     loop {
@@ -203,6 +208,43 @@ pub async fn listen(
             accepted = from.accept() => accepted,
         };
         match accepted {
+            Ok((connection, peer)) if tls.is_some() => {
+                let Some(place) = handshakes.admit(peer.address, peer.own) else {
+                    traffic.handshake_refused();
+                    continue;
+                };
+                let tls = tls.clone().expect("just seen");
+                let within = handshakes.within;
+                let (connections, traffic) = (connections.clone(), traffic.clone());
+                let (serve, limits, stop) = (serve.clone(), limits.clone(), stop.clone());
+                open.spawn(async move {
+                    let spoken = shake_hands(connection, tls, within, place, &traffic).await;
+                    let Some((spoken, greeted)) = spoken else { return };
+                    let Some((place, made_room)) = connections.admit(peer.own) else {
+                        traffic.connection_refused();
+                        let refusal = too_many(limits.connections_max);
+                        let _ = match spoken {
+                            Spoken::Tls(stream) => timeout(REFUSED_WITHIN, tell(*stream, &refusal)).await,
+                            Spoken::Plaintext(stream) => {
+                                timeout(REFUSED_WITHIN, tell(stream, &refusal)).await
+                            }
+                        };
+                        return;
+                    };
+                    traffic.connection_opened();
+                    if made_room {
+                        traffic.connection_made_room();
+                    }
+                    match spoken {
+                        Spoken::Tls(stream) => {
+                            counted(*stream, greeted, serve, limits, stop, peer, place, traffic).await;
+                        }
+                        Spoken::Plaintext(stream) => {
+                            counted(stream, greeted, serve, limits, stop, peer, place, traffic).await;
+                        }
+                    }
+                });
+            }
             Ok((connection, peer)) => match connections.admit(peer.own) {
                 Some((place, made_room)) => {
                     traffic.connection_opened();
@@ -210,7 +252,17 @@ pub async fn listen(
                         traffic.connection_made_room();
                     }
                     let (serve, limits, stop) = (serve.clone(), limits.clone(), stop.clone());
-                    open.spawn(counted(connection, serve, limits, stop, peer, place, traffic.clone()));
+                    let greeted = Greeted::default();
+                    open.spawn(counted(
+                        connection,
+                        greeted,
+                        serve,
+                        limits,
+                        stop,
+                        peer,
+                        place,
+                        traffic.clone(),
+                    ));
                 }
                 None => {
                     traffic.connection_refused();
@@ -237,8 +289,92 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
+/// What is known of a connection before its first request.
+#[derive(Debug, Default)]
+struct Greeted {
+    /// Who it is, if it has shown a certificate.
+    certificate: Option<ClientCertificate>,
+    /// Whether HTTP/2 was agreed on; none if that was not spoken of.
+    http_2: Option<bool>,
+}
+
+/// What a connection to a port with TLS turned out to speak.
+enum Spoken<C> {
+    Tls(Box<TlsStream<Prefixed<C>>>),
+    /// Only if the port serves that as well.
+    Plaintext(Prefixed<C>),
+}
+
+/// Speaks TLS with whoever has connected; none if that came to nothing.
+async fn shake_hands<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    connection: C,
+    port: ClientPortTls,
+    within: Duration,
+    place: HandshakePlace,
+    traffic: &Traffic,
+) -> Option<(Spoken<C>, Greeted)> {
+    let shake = async {
+        let connection = Prefixed::peek(connection, 4).await?;
+        if connection.begins_tls() {
+            let Secured { stream, client, http_2 } = port.tls.accept(connection).await?;
+            let greeted = Greeted { certificate: client.map(ClientCertificate::new), http_2 };
+            return Ok(Some((Spoken::Tls(Box::new(stream)), greeted)));
+        }
+        if port.plaintext_too {
+            return Ok(Some((Spoken::Plaintext(connection), Greeted::default())));
+        }
+        // HTTP/2 begins with this word, and would not understand the answer.
+        let http_1 = connection.head().first().is_some_and(u8::is_ascii_uppercase)
+            && !connection.head().starts_with(b"PRI");
+        if http_1 {
+            speak_tls(connection.into_inner()).await?;
+        }
+        io::Result::Ok(None)
+    };
+    let shaken = tokio::select! {
+        biased;
+        () = place.close.notified() => None,
+        shaken = timeout(within, shake) => shaken.ok(),
+    };
+    match shaken {
+        Some(Ok(spoken)) => spoken,
+        Some(Err(error)) => {
+            traffic.handshake_failed();
+            tracing::debug!(%error, "a client did not get through TLS");
+            None
+        }
+        None => {
+            traffic.handshake_failed();
+            None
+        }
+    }
+}
+
+/// Tells a client that speaks HTTP/1.1 without TLS what is wrong.
+async fn speak_tls(mut connection: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    let error = ApiError::invalid("this port speaks TLS").hint(
+        "use https:// and the certificate of its authority; `tenure` takes --ca, --root or a credential",
+    );
+    let body =
+        serde_json::to_string(&json::ErrorBody { error }).expect("an error is made of text and numbers");
+    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close";
+    let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    connection.write_all(answer.as_bytes()).await?;
+    connection.shutdown().await?;
+    // What is still being sent is taken off: otherwise the kernel would take back the answer with the connection.
+    let mut rest = [0; 4 << 10];
+    for _ in 0..16 {
+        if connection.read(&mut rest).await? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[expect(clippy::too_many_arguments, reason = "what one connection is made of, put together in one place")]
 async fn counted(
     connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    greeted: Greeted,
     serve: impl Serve,
     limits: Arc<ListenLimits>,
     stop: watch::Receiver<bool>,
@@ -251,7 +387,7 @@ async fn counted(
         biased;
         () = place.close.notified() => Err(Hangup::MadeRoom),
         () = idle(&carrier, limits.idle_max) => Err(Hangup::Idle),
-        ended = serve_connection(connection, serve, limits.clone(), stop, carrier.clone(), peer.clone()) => ended,
+        ended = serve_connection(connection, greeted, serve, limits.clone(), stop, carrier.clone(), &peer) => ended,
     };
     if let Err(why) = ended {
         if matches!(why, Hangup::Idle) {
@@ -281,6 +417,15 @@ fn refuse(mut connection: impl AsyncWrite + Unpin, refusal: &[u8]) {
     let _ = Pin::new(&mut connection).poll_write(&mut context, refusal);
 }
 
+/// How long a connection too many may take to be told so inside of TLS.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The same inside of TLS, where words have to be encrypted first.
+async fn tell(mut connection: impl AsyncWrite + Unpin, refusal: &[u8]) -> io::Result<()> {
+    connection.write_all(refusal).await?;
+    connection.shutdown().await
+}
+
 /// Why a connection ended before its time.
 #[derive(Debug, thiserror::Error)]
 enum Hangup {
@@ -288,6 +433,8 @@ enum Hangup {
     MadeRoom,
     #[error("it was idle for too long")]
     Idle,
+    #[error("it speaks another version of HTTP than was agreed on")]
+    OtherProtocol,
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -297,19 +444,24 @@ enum Hangup {
 /// Serves one connection, whatever it is made of, until its end or until the server stops.
 async fn serve_connection(
     mut connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    Greeted { certificate, http_2 }: Greeted,
     serve: impl Serve,
     limits: Arc<ListenLimits>,
     mut stop: watch::Receiver<bool>,
     carrier: Carrier,
-    peer: Peer,
+    peer: &Peer,
 ) -> Result<(), Hangup> {
-    let source = Arc::new(Source { address: peer.name.into(), certificate: peer.certificate });
+    let source = Arc::new(Source { address: peer.name.as_str().into(), certificate });
     let mut head = Vec::new();
     let second = tokio::select! {
         biased;
         () = stopped(&mut stop) => return Ok(()),
         second = is_second(&mut connection, &mut head) => second?,
     };
+    // Whoever has agreed to one protocol and speaks the other wants to get past something in between.
+    if http_2.is_some_and(|http_2| http_2 != second) {
+        return Err(Hangup::OtherProtocol);
+    }
     let connection = TokioIo::new(Patient::new(connection, head, limits.write_stall_max));
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let mark = Arc::new(carrier.request());

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{ArmedView, EndReason, FenceView, Identity, Margins};
+use tenure_core::{ArmedView, EndReason, FenceView, Identity, Margins, WallTime};
 use tenure_replica::Role;
 
 use crate::access::Access;
@@ -41,6 +41,12 @@ pub struct Traffic {
     connections_refused: AtomicU64,
     connections_made_room: AtomicU64,
     connections_idle: AtomicU64,
+    handshakes_failed: AtomicU64,
+    handshakes_refused: AtomicU64,
+    reload_failures: AtomicU64,
+    /// Seconds since 1970; 0 without TLS.
+    certificate_ends: AtomicU64,
+    insecure: AtomicBool,
     watchers: AtomicU64,
     watchers_ended: AtomicU64,
     waits: AtomicU64,
@@ -88,6 +94,36 @@ impl Traffic {
     /// A connection was closed because nothing happened on it for too long.
     pub(crate) fn connection_idle(&self) {
         self.connections_idle.fetch_add(1, Relaxed);
+    }
+
+    /// A client did not complete its handshake, or showed a certificate that is not believed.
+    pub(crate) fn handshake_failed(&self) {
+        self.handshakes_failed.fetch_add(1, Relaxed);
+    }
+
+    /// A connection was closed because too many handshakes were under way.
+    pub(crate) fn handshake_refused(&self) {
+        self.handshakes_refused.fetch_add(1, Relaxed);
+    }
+
+    /// A certificate for clients could not be replaced.
+    pub(crate) fn reload_failed(&self) {
+        self.reload_failures.fetch_add(1, Relaxed);
+    }
+
+    /// The certificate that clients are shown ends at this time.
+    pub(crate) fn certificate_ends(&self, at: WallTime) {
+        self.certificate_ends.store(at.as_unix_millis() / 1_000, Relaxed);
+    }
+
+    /// Other machines reach a port of this node without TLS.
+    pub(crate) fn set_insecure(&self, insecure: bool) {
+        self.insecure.store(insecure, Relaxed);
+    }
+
+    /// Whether they do.
+    pub(crate) fn is_insecure(&self) -> bool {
+        self.insecure.load(Relaxed)
     }
 
     /// Somebody watches, as long as what is returned exists.
@@ -138,6 +174,28 @@ impl Traffic {
             "Client connections closed because no request was under way for too long.",
         )
         .value(self.connections_idle.load(Relaxed));
+        page.gauge("tenure_insecure", "1 if other machines reach a port of this node without TLS.")
+            .value(u64::from(self.is_insecure()));
+        page.counter(
+            "tenure_tls_handshakes_failed_total",
+            "TLS handshakes of clients that failed: not completed in time, or with a certificate that is not believed.",
+        )
+        .value(self.handshakes_failed.load(Relaxed));
+        page.counter(
+            "tenure_tls_handshakes_refused_total",
+            "Client connections closed because too many TLS handshakes were under way.",
+        )
+        .value(self.handshakes_refused.load(Relaxed));
+        page.counter(
+            "tenure_tls_reload_failures_total",
+            "Attempts to replace the certificate for clients that failed; the one before it stayed.",
+        )
+        .value(self.reload_failures.load(Relaxed));
+        page.gauge(
+            "tenure_tls_certificate_not_after_seconds",
+            "When the certificate for clients ends, in seconds since 1970; 0 without TLS.",
+        )
+        .value(self.certificate_ends.load(Relaxed));
         page.gauge("tenure_watchers", "Watch streams open on this node now.")
             .value(Self::open(&self.watchers, &self.watchers_ended));
         page.gauge("tenure_waiting_requests", "Acquires that wait for their turn on this node now.")

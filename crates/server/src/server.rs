@@ -31,6 +31,7 @@ use crate::listen::{Accept, CONNECTIONS_MAX, bind};
 use crate::node::{Node, PastEvents};
 use crate::probe::Prober;
 use crate::replicated::Replicated;
+use crate::secure::Reloader;
 use crate::signing::Signer;
 
 /// How long requests under way may take to end once the node is told to stop.
@@ -89,6 +90,8 @@ pub struct Server {
     callers: Callers,
     issuers: JoinHandle<()>,
     audit: (Arc<Audit>, JoinHandle<()>),
+    certificates: Option<JoinHandle<()>>,
+    reloader: Reloader,
     execution: Execution,
 }
 
@@ -106,7 +109,8 @@ impl Server {
                 )
             })?;
             let wanted = config.connections_max;
-            let fit = move |peers| descriptors::fit(wanted, peers);
+            let tls = config.client_tls.is_some();
+            let fit = move |peers| descriptors::fit(wanted, peers, tls);
             Server::assemble(config, world, accept, address, fit).await
         };
         started.boxed()
@@ -162,6 +166,8 @@ impl Server {
                 node: config.node,
                 peers: config.peers.clone(),
                 beyond_this_machine: config.peers_beyond_this_machine,
+                security: config.peer_security.clone(),
+                key: config.node_key,
                 timing: config.timing,
                 timing_alone: ALONE,
                 log: config.log,
@@ -185,7 +191,9 @@ impl Server {
         )
         .await?;
         let connections_max = connections_max(!replica.is_alone());
-        let prober = Prober::new(world.network, probe_address(address).to_string(), world.entropy.clone());
+        let tls = config.client_tls.as_ref().map(|client| client.tls.clone());
+        let own_port = probe_address(address).to_string();
+        let prober = Prober::new(world.network, tls.clone(), own_port, world.entropy.clone());
         let (leader_loop, queues, numbers) =
             leader_loop(replica.clone(), world.clock.clone(), prober, config.proposer.clone(), founding);
         let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
@@ -208,11 +216,19 @@ impl Server {
             world.clock,
             address,
             config.advertise.as_deref(),
+            &config.names,
             FrontLimits::default(),
             callers.clone(),
             stopping,
         );
-        let front = tokio::spawn(front.serve(accept, connections_max, DRAIN_MAX));
+        let traffic = front.traffic().clone();
+        traffic.set_insecure(config.insecure);
+        if config.insecure {
+            warn!("other machines reach a port of this node without TLS: whoever does may do anything");
+        }
+        let reloader = Reloader::default();
+        let certificates = tls.map(|tls| tokio::spawn(reloader.clone().keep(tls, traffic, world.execution)));
+        let front = tokio::spawn(front.serve(accept, config.client_tls, connections_max, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
         let execution = world.execution;
         Ok(Server {
@@ -228,6 +244,8 @@ impl Server {
             callers,
             issuers,
             audit,
+            certificates,
+            reloader,
             execution,
         })
     }
@@ -246,6 +264,11 @@ impl Server {
     /// Where clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Has it look for another certificate to present.
+    pub fn reloader(&self) -> Reloader {
+        self.reloader.clone()
     }
 
     /// Whether this node has no port for peers.
@@ -289,6 +312,9 @@ impl Server {
         self.audit.1.abort();
         self.audit.0.finish().await;
         self.members.abort();
+        if let Some(certificates) = self.certificates {
+            certificates.abort();
+        }
         if let Some(upgrade) = self.upgrade {
             upgrade.abort();
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::stream;
 use parking::Awaited;
-use tenure_client::{Channel, Credential};
+use tenure_client::{Channel, ClientTls, Credential, Endpoints};
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
 use tenure_wire::proto::{self, ClientFrame, ClientFrames, RenewalFrames, ServerFrame};
@@ -32,7 +32,25 @@ const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;
 pub struct Tenure {
     connections: Connections<Connection>,
     endpoints: Vec<String>,
+    access: Access,
+}
+
+/// How a cluster is reached, and what is presented there.
+#[derive(Clone)]
+struct Access {
+    tls: Option<ClientTls>,
     credential: Option<Credential>,
+}
+
+impl Tenure {
+    async fn connection(&self, way: usize) -> Result<Arc<Connection>> {
+        let access = &self.access;
+        self.connections.get(way, |endpoint| Connection::connect(endpoint, access)).await
+    }
+
+    async fn dial(&self, way: usize) -> Result<Channel> {
+        dial(&self.endpoints[way % self.endpoints.len()], &self.access).await
+    }
 }
 
 /// One command stream.
@@ -57,26 +75,30 @@ impl Breaks for Connection {
     }
 }
 
-async fn dial(endpoint: &str, credential: Option<Credential>) -> Result<Channel> {
-    let connected = Endpoint::from_shared(format!("http://{endpoint}"))
+async fn dial(endpoint: &str, access: &Access) -> Result<Channel> {
+    let made = Endpoint::from_shared(format!("http://{endpoint}"))
         .map_err(|error| BenchError::new(format!("{endpoint} is no address: {error}")))?
         .tcp_nodelay(true)
         .initial_stream_window_size(4 << 20)
-        .initial_connection_window_size(16 << 20)
-        .connect()
-        .await
-        .map_err(|error| {
-            BenchError::unreachable(format!("{error}: {:?}", std::error::Error::source(&error)))
-        })?;
-    Ok(Channel::new(connected, credential))
+        .initial_connection_window_size(16 << 20);
+    let mut endpoints = Endpoints::default();
+    if let Some(tls) = &access.tls {
+        endpoints = endpoints.secured(tls.clone());
+    }
+    if let Some(credential) = &access.credential {
+        endpoints = endpoints.with_credential(credential.clone());
+    }
+    let connected = endpoints.connect(made).await;
+    connected
+        .map_err(|error| BenchError::unreachable(format!("{error}: {:?}", std::error::Error::source(&error))))
 }
 
 impl Connection {
-    async fn connect(endpoint: String, credential: Option<Credential>) -> Result<Connection> {
+    async fn connect(endpoint: String, access: &Access) -> Result<Connection> {
         let (frames, waiting) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::default());
         let outgoing = outgoing(waiting, shared.clone());
-        let channel = dial(&endpoint, credential).await?;
+        let channel = dial(&endpoint, access).await?;
         let mut client = proto::stream_client::StreamClient::new(channel.clone());
         let inbound = client.commands(outgoing).await?.into_inner();
         tokio::spawn(listen(inbound, shared.clone(), frames.clone()));
@@ -246,13 +268,6 @@ mod parking {
     }
 }
 
-impl Tenure {
-    async fn connection(&self, way: usize) -> Result<Arc<Connection>> {
-        let connect = |endpoint| Connection::connect(endpoint, self.credential.clone());
-        self.connections.get(way, connect).await
-    }
-}
-
 impl Store for Tenure {
     type Session = TenureSession;
     type Fleet = TenureFleet;
@@ -261,7 +276,7 @@ impl Store for Tenure {
         let store = Tenure {
             connections: Connections::new(&plan.endpoints, plan.connections.min(plan.clients)),
             endpoints: plan.endpoints.clone(),
-            credential: plan.credential.clone(),
+            access: Access { tls: plan.tls.clone(), credential: plan.credential.clone() },
         };
         store.connection(0).await?;
         Ok(store)
@@ -291,22 +306,21 @@ impl Store for Tenure {
             sessions.extend(futures_util::future::try_join_all(opened).await?);
         }
         sessions.sort_unstable();
-        let endpoint = &self.endpoints[ask.way % self.endpoints.len()];
         Ok(TenureFleet {
-            connection: RenewalStream::connect(dial(endpoint, self.credential.clone()).await?).await?,
+            connection: RenewalStream::connect(self.dial(ask.way).await?).await?,
             sessions,
             attached: false,
         })
     }
 
     async fn leases(&self, _prefix: &str) -> Result<u64> {
-        let channel = dial(&self.endpoints[0], self.credential.clone()).await?;
+        let channel = self.dial(0).await?;
         let mut cluster = proto::cluster_client::ClusterClient::new(channel);
         Ok(cluster.status(proto::ClusterStatusRequest::default()).await?.into_inner().leases)
     }
 
     async fn step_down(&self) -> Result<()> {
-        let channel = dial(&self.endpoints[0], self.credential.clone()).await?;
+        let channel = self.dial(0).await?;
         proto::cluster_client::ClusterClient::new(channel)
             .step_down(proto::StepDownRequest { to: None })
             .await?;
@@ -314,7 +328,7 @@ impl Store for Tenure {
     }
 
     async fn watch(&self, way: usize, prefix: &str) -> Result<mpsc::UnboundedReceiver<String>> {
-        let channel = dial(&self.endpoints[way % self.endpoints.len()], self.credential.clone()).await?;
+        let channel = self.dial(way).await?;
         let request = proto::WatchRequest { prefix: prefix.to_owned(), ..Default::default() };
         let mut watch = proto::watch_client::WatchClient::new(channel).watch(request).await?.into_inner();
         let (sender, receiver) = mpsc::unbounded_channel();

@@ -3,6 +3,7 @@
 
 mod duration;
 mod help;
+mod tls;
 mod values;
 
 use std::path::PathBuf;
@@ -12,9 +13,12 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tenure_client::{Credential, CredentialError, Endpoints};
 
 pub use duration::Length;
+pub use tls::TlsArgs;
 pub use values::{Bytes, GuardArgs, ModeArg, WaitArg, default_holder, parse_token};
 
 use crate::commands;
+use crate::error::CommandError;
+use crate::exit::Exit;
 
 /// The TTL of a session that names none.
 pub const TTL_DEFAULT: Length = Length::seconds(10);
@@ -47,6 +51,9 @@ pub struct Globals {
     /// unless others are named
     #[arg(long, global = true, env = "TENURE_CREDENTIAL", value_name = "FILE")]
     pub credential: Option<PathBuf>,
+    /// How it is reached over TLS.
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// How long to go on asking a store that has no leader or does not answer
     #[arg(long, global = true, value_name = "DURATION", default_value = "10s")]
     pub timeout: Length,
@@ -59,8 +66,38 @@ pub struct Globals {
 }
 
 impl Globals {
+    /// The same, with endpoints that carry the credential, and are reached over TLS if that was asked for or the
+    /// credential says so.
+    pub fn secured(mut self) -> Result<Globals, CommandError> {
+        let usage = |message: String| CommandError::said(Exit::Usage, message);
+        self.load_credential()?;
+        let credential = self.endpoints.credential().cloned();
+        let tls = match (self.tls.client().map_err(|error| usage(error.to_string()))?, &credential) {
+            (Some(_), Some(_)) if self.tls.root.is_some() || self.tls.cert.is_some() => {
+                let message = "a certificate and a credential both say who you are".to_owned();
+                let hint = "leave out --credential (TENURE_CREDENTIAL), or --root and --cert (TENURE_ROOT, TENURE_CERT)";
+                return Err(CommandError::with_hint(Exit::Usage, message, hint));
+            }
+            (Some(tls), _) => Some(tls),
+            (None, Some(credential)) => {
+                credential.tls(self.tls.server_name.clone()).map_err(|error| usage(error.to_string()))?
+            }
+            (None, None) => None,
+        };
+        match tls {
+            Some(tls) => self.endpoints = self.endpoints.secured(tls),
+            None if self.endpoints.is_secured() => {
+                let hint = "name the file with --ca or TENURE_CA, or the root with --root or TENURE_ROOT";
+                let message = "https:// needs the certificate of an authority".to_owned();
+                return Err(CommandError::with_hint(Exit::Usage, message, hint));
+            }
+            None => {}
+        }
+        Ok(self)
+    }
+
     /// Reads the credential, if there is one; from then on the endpoints carry it.
-    pub fn load_credential(&mut self) -> Result<(), CredentialError> {
+    fn load_credential(&mut self) -> Result<(), CredentialError> {
         let Some(path) = self.credential.as_ref().filter(|path| !path.as_os_str().is_empty()) else {
             return Ok(());
         };

@@ -71,7 +71,7 @@ pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, C
     plan.persistent = true;
     let again = args.again;
     runtime()?.block_on(async {
-        let mut stage = Stage::new(output, &globals.endpoints, globals.timeout.get())?;
+        let mut stage = Stage::new(output, globals, globals.timeout.get())?;
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
         loop {
             match stage.term(&plan).await {

@@ -154,7 +154,7 @@ pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, C
     plan.mode = args.mode.0;
     plan.policies.max_hold = args.max_hold.map(Length::get);
     runtime()?.block_on(async {
-        let mut stage = Stage::new(output, &globals.endpoints, globals.timeout.get())?;
+        let mut stage = Stage::new(output, globals, globals.timeout.get())?;
         let ended = stage.term(&plan).await?;
         Ok(exit_code(ended, output))
     })

@@ -9,10 +9,11 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwins
 use serde_json::json;
 use tenure_client::proto::cluster_client::ClusterClient;
 use tenure_client::proto::leases_client::LeasesClient;
-use tenure_client::{Credential, Endpoints, proto};
+use tenure_client::{ClientTls, Credential, Endpoints, proto};
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::Moment;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tenure_tls::Protocol;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -216,7 +217,7 @@ async fn look(prefix: &str, context: &Context<'_>) -> Result<Glance, CommandErro
 /// The page at `/metrics` of the first endpoint that gives it.
 async fn metrics(endpoints: &Endpoints) -> Option<String> {
     for endpoint in endpoints.as_slice() {
-        if let Ok(page) = get_metrics(&endpoint.to_string(), endpoints.credential()).await {
+        if let Ok(page) = get_metrics(endpoints.tls(), endpoints.credential(), &endpoint.to_string()).await {
             return Some(page);
         }
     }
@@ -224,8 +225,27 @@ async fn metrics(endpoints: &Endpoints) -> Option<String> {
 }
 
 /// One request, one answer, one connection: less than a library for it would be.
-async fn get_metrics(address: &str, credential: Option<&Credential>) -> io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
+async fn get_metrics(
+    tls: Option<&ClientTls>,
+    credential: Option<&Credential>,
+    address: &str,
+) -> io::Result<String> {
+    let stream = TcpStream::connect(address).await?;
+    match tls {
+        None => ask_for_metrics(stream, credential, address).await,
+        Some(tls) => {
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            let stream = tls.connect(host, stream, Protocol::Http1).await?;
+            ask_for_metrics(stream, credential, address).await
+        }
+    }
+}
+
+async fn ask_for_metrics(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    credential: Option<&Credential>,
+    address: &str,
+) -> io::Result<String> {
     let head = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n");
     stream.write_all(head.as_bytes()).await?;
     if let Some(credential) = credential {

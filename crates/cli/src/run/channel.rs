@@ -23,6 +23,8 @@ use tenure_clock::MachineMoment;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::UnixStream;
 
+use crate::args::TlsArgs;
+
 use super::logic::Ending;
 
 /// A deadline on its way: what the two clocks will show.
@@ -63,6 +65,8 @@ pub enum ToGuardian {
         /// What is presented there: the text of a credential file, or where a token is. Over a socket that nobody
         /// else has, as the session's id is.
         credential: Option<Presented>,
+        /// How it is reached over TLS.
+        tls: TlsArgs,
     },
     /// The lease was renewed, or will not be.
     Deadline(Deadline),

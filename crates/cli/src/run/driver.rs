@@ -22,6 +22,7 @@ use super::logic::{Action, Cause, Ending, Event, Finish, Hold, Margins, Outcome,
 use super::proc::{self, Handle};
 use super::signals::{FROM_TERMINAL, Signals, TSTP, asks_to_end, ends_a_waiter};
 use super::tree::{Contain, Tree};
+use crate::args::{Globals, TlsArgs};
 use crate::error::CommandError;
 use crate::exit::Exit;
 use crate::output::Output;
@@ -88,6 +89,7 @@ pub enum Ended {
 pub struct Stage<'a> {
     output: &'a Output,
     endpoints: &'a Endpoints,
+    tls: &'a TlsArgs,
     client: Client,
     signals: Signals,
     /// The signal by which this process was asked to end.
@@ -109,7 +111,7 @@ impl<'a> Stage<'a> {
     /// Catches signals and adopts orphans, from now on.
     pub fn new(
         output: &'a Output,
-        endpoints: &'a Endpoints,
+        globals: &'a Globals,
         timeout: Duration,
     ) -> Result<Stage<'a>, CommandError> {
         let other = |error: io::Error| {
@@ -121,8 +123,19 @@ impl<'a> Stage<'a> {
         // In the foreground of a terminal the child must be so, too, or it could not read.
         let foreground = rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp());
         let shares_terminal = io::stdin().is_terminal() && foreground;
+        let (endpoints, tls) = (&globals.endpoints, &globals.tls);
         let client = Client::connect(endpoints);
-        Ok(Stage { output, endpoints, client, signals, asked: None, inherited, shares_terminal, timeout })
+        Ok(Stage {
+            output,
+            endpoints,
+            tls,
+            client,
+            signals,
+            asked: None,
+            inherited,
+            shares_terminal,
+            timeout,
+        })
     }
 
     /// Waits until this process is asked to end.
@@ -205,6 +218,7 @@ impl<'a> Stage<'a> {
             session: held.session.id().to_string(),
             endpoints: self.endpoints.to_string(),
             credential: Presented::of(self.endpoints),
+            tls: self.tls.clone(),
         });
         let token = held.permit.token();
         let resource = &plan.resource;

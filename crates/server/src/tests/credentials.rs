@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use axum::http::header::AUTHORIZATION;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use rustls_pki_types::CertificateDer;
 use tempfile::TempDir;
 use tenure_clock::Clock;
+use tenure_tls::VerifiedClient;
 use tenure_wire::Bearer;
 use tenure_wire::words::hex;
 
 use super::*;
+use crate::auth::SignedBy;
 use crate::auth::testing::{TestKey, key_set, unsigned};
-use crate::auth::{ClientCertificate, SignedBy};
 use crate::listen::Source;
+use crate::secure::ClientCertificate;
 
 /// A node on which policies count: `cred/pay` and `jwt/ci/build` may hold what is under `pay/`, `cred/admin` may do
 /// everything.
@@ -49,8 +52,8 @@ impl Presents {
         Presents { headers: vec![text.into()], certificate: None }
     }
 
-    fn certificate(der: Vec<u8>, signed_by: SignedBy) -> Presents {
-        Presents { headers: vec![], certificate: Some(ClientCertificate { der, signed_by }) }
+    fn certificate(der: CertificateDer<'static>, signed_by: SignedBy) -> Presents {
+        Presents { headers: vec![], certificate: Some(verified(der, signed_by)) }
     }
 }
 
@@ -163,12 +166,17 @@ impl Guarded {
     }
 }
 
-fn certificate(uris: &[&str], common_name: &str) -> Vec<u8> {
+/// A certificate as a connection carries it that TLS has verified.
+fn verified(certificate: CertificateDer<'static>, signed_by: SignedBy) -> ClientCertificate {
+    ClientCertificate::new(VerifiedClient { certificate, by_root: signed_by == SignedBy::Root })
+}
+
+fn certificate(uris: &[&str], common_name: &str) -> CertificateDer<'static> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
     params.subject_alt_names = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap())).collect();
-    params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
 }
 
 /// What must be believed, so that the attacks below fail for their own reasons.
@@ -302,7 +310,7 @@ async fn attack_credentials_two_at_once() {
     guarded.fails(two(&pay, &pay), "unauthenticated").await;
     guarded.fails(Presents::header(format!("{pay}, {admin}")), "unauthenticated").await;
     let named = certificate(&["spiffe://prod/pay"], "pay");
-    let certificate = Some(ClientCertificate { der: named, signed_by: SignedBy::ClientAuthority });
+    let certificate = Some(verified(named, SignedBy::ClientAuthority));
     guarded.fails(Presents { headers: vec![pay], certificate }, "unauthenticated").await;
 }
 

@@ -627,6 +627,7 @@ async fn a_clock_beyond_the_year_9999_is_answered_without_a_date() {
         std::sync::Arc::new(clock.clone()),
         address,
         None,
+        &[],
         crate::front::FrontLimits::default(),
         crate::front::Callers::default(),
         node.stop.subscribe(),

@@ -112,7 +112,7 @@ impl Node {
             server.node().clone(),
             Arc::new(SystemClock),
             address,
-            Some("lease.example"),
+            (Some("lease.example"), &[]),
             limits,
             server.callers().clone(),
             stopping,

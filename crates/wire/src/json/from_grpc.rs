@@ -306,6 +306,7 @@ impl From<&proto::ClusterStatusResponse> for ClusterStatus {
             staging: status.staging.map(Into::into),
             format: status.format,
             format_next: status.format_next,
+            insecure: status.insecure,
         }
     }
 }
@@ -332,6 +333,7 @@ impl From<ClusterStatus> for proto::ClusterStatusResponse {
             staging: status.staging.map(Into::into),
             format: status.format,
             format_next: status.format_next,
+            insecure: status.insecure,
         }
     }
 }

@@ -30,6 +30,7 @@ use super::proc::{self, Handle};
 use super::signals::Signals;
 use super::tree::Tree;
 use super::{CHILD, GUARDIAN, INIT, own_program};
+use crate::args::TlsArgs;
 
 /// The guardian looks at its clock at least this often: its timers stand still while the machine sleeps, its
 /// clock does not.
@@ -123,7 +124,7 @@ struct Guarding {
     ward: Ward,
     logic: GuardianLogic,
     /// The session, and where its end is to be reported.
-    session: Option<(String, String, Option<Presented>)>,
+    session: Option<(String, String, Option<Presented>, TlsArgs)>,
 }
 
 /// The child, before and after its start.
@@ -173,9 +174,9 @@ impl Guarding {
     fn receive(&mut self, message: ToGuardian) -> Option<Event> {
         match message {
             ToGuardian::Deadline(deadline) => Some(Event::Deadline(deadline.into())),
-            ToGuardian::Start { environment, deadline, kill_before, session, endpoints, credential } => {
+            ToGuardian::Start { environment, deadline, kill_before, session, endpoints, credential, tls } => {
                 self.logic.kill_before(kill_before);
-                self.session = Some((session, endpoints, credential));
+                self.session = Some((session, endpoints, credential, tls));
                 let deadline = tenure_clock::MachineMoment::from(deadline);
                 // Whatever delayed this message: what cannot live long enough to be killed in time is not
                 // started.
@@ -216,11 +217,20 @@ impl Guarding {
 
     /// Proof of death: `run` is dead and so is everything that it had started.
     async fn end_session(&mut self) {
-        let Some((session, endpoints, credential)) = self.session.take() else { return };
+        let Some((session, endpoints, credential, tls)) = self.session.take() else { return };
         let (Ok(session), Ok(mut endpoints)) = (session.parse(), endpoints.parse::<Endpoints>()) else {
             return;
         };
-        if let Some(credential) = credential.and_then(Presented::credential) {
+        let credential = credential.and_then(Presented::credential);
+        let by_credential = || credential.as_ref().map_or(Ok(None), |one| one.tls(tls.server_name.clone()));
+        let Ok(secured) = tls.client().and_then(|tls| tls.map_or_else(by_credential, |tls| Ok(Some(tls))))
+        else {
+            return;
+        };
+        if let Some(tls) = secured {
+            endpoints = endpoints.secured(tls);
+        }
+        if let Some(credential) = credential {
             endpoints = endpoints.with_credential(credential);
         }
         let request = grpc::close_request(&Caller::unnumbered(session), EndReason::Died);
