@@ -28,7 +28,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::auth::ClientCertificate;
 use crate::connections::{Carrier, Connections, Place, RequestGuard, TableLimits};
 use crate::handshakes::{HandshakeLimits, HandshakePlace, Handshakes};
 use crate::metrics::Traffic;
@@ -74,8 +73,7 @@ impl Accept for TcpListener {
         let _ = detect_vanished(&connection);
         let own =
             from.ip().is_loopback() || connection.local_addr().is_ok_and(|local| local.ip() == from.ip());
-        let address = Some(from.ip().to_canonical());
-        Ok((connection, Peer { name: from.to_string(), address, own }))
+        Ok((connection, Peer { name: from.to_string(), address: Some(from.ip().to_canonical()), own }))
     }
 }
 
