@@ -113,7 +113,8 @@ impl Client {
             None => credential.as_ref().and_then(Credential::endpoints).unwrap_or_default(),
         };
         if let Some(authorities) = set("TENURE_CA") {
-            let options = ClientTlsOptions { server_name, ..ClientTlsOptions::default() };
+            let options =
+                ClientTlsOptions { server_name: set("TENURE_SERVER_NAME"), ..ClientTlsOptions::default() };
             let mut options = options.authorities_file(authorities.as_ref())?;
             if let (Some(certificate), Some(key)) = (set("TENURE_CERT"), set("TENURE_KEY")) {
                 options = options.certificate_files(certificate.as_ref(), key.as_ref())?;

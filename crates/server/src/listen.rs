@@ -31,7 +31,7 @@ use tokio::time::{Sleep, sleep, timeout};
 use crate::connections::{Carrier, Connections, Place, RequestGuard, TableLimits};
 use crate::handshakes::{HandshakeLimits, HandshakePlace, Handshakes};
 use crate::metrics::Traffic;
-use crate::secure::ClientPortTls;
+use crate::secure::{ClientCertificate, ClientPortTls};
 
 /// Where connections come from.
 pub trait Accept: Send + 'static {
@@ -317,7 +317,7 @@ async fn shake_hands<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         let connection = Prefixed::peek(connection, 4).await?;
         if connection.begins_tls() {
             let Secured { stream, client, http_2 } = port.tls.accept(connection).await?;
-            let greeted = Greeted { certificate: client.map(ClientCertificate::from), http_2 };
+            let greeted = Greeted { certificate: client.map(ClientCertificate::new), http_2 };
             return Ok(Some((Spoken::Tls(Box::new(stream)), greeted)));
         }
         if port.plaintext_too {

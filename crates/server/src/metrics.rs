@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{ArmedView, EndReason, FenceView, Identity, Margins, WallTime};
+use tenure_core::{ArmedView, EndReason, FenceView, Identity, Machine, Margins, WallTime};
 use tenure_replica::Role;
 
 use crate::access::Access;

@@ -188,9 +188,10 @@ impl Node {
     /// itself.
     fn prepare(&self, identity: &Identity, submission: Submission) -> Result<(Accepted, Route), Failure> {
         match submission {
-            Submission::Command(command) => {
-                let (version, encoded) = self.encode(identity, command)?;
-                Ok((Accepted::new(version, encoded, identity, command), self.leader()))
+            Submission::Command(concealed) => {
+                let Concealed { command, version, .. } = &*concealed;
+                let encoded = encode(*version, identity, command)?;
+                Ok((Accepted::new(*version, encoded, identity, command), self.leader()))
             }
             // Another node made these bytes; what is put into the log must be readable by all. What was forwarded
             // once is not forwarded again.

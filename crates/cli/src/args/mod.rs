@@ -10,8 +10,7 @@ use std::path::PathBuf;
 
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use tenure_client::{Credential, Endpoints};
-use tenure_tls::TlsError;
+use tenure_client::{Credential, CredentialError, Endpoints};
 
 pub use duration::Length;
 pub use tls::TlsArgs;
@@ -92,14 +91,7 @@ impl Globals {
                 let message = "https:// needs the certificate of an authority".to_owned();
                 return Err(CommandError::with_hint(Exit::Usage, message, hint));
             }
-            self.endpoints = self.endpoints.with_credential(credential);
-        }
-        let usage = |error: TlsError| CommandError::said(Exit::Usage, error.to_string());
-        self.endpoints = self.tls.secure(self.endpoints).map_err(usage)?;
-        if self.endpoints.is_secured() && self.endpoints.tls().is_none() {
-            let hint = "name the file with --ca or TENURE_CA, or the root with --root or TENURE_ROOT";
-            let message = "https:// needs the certificate of an authority".to_owned();
-            return Err(CommandError::with_hint(Exit::Usage, message, hint));
+            None => {}
         }
         Ok(self)
     }

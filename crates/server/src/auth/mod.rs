@@ -21,7 +21,6 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use subtle::ConstantTimeEq;
 use tenure_clock::Clock;
 use tenure_core::{Identity, IdentityName, Standing, WallTime};
-use tenure_tls::VerifiedClient;
 use tenure_wire::{ApiError, Bearer, Code};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;

@@ -47,7 +47,7 @@ impl Node {
     /// An operator's command, done.
     async fn command(&self, command: Command) {
         let node = &self.front.api().node;
-        node.submit(&Identity::Operator, &command).await.unwrap().unwrap();
+        node.submit(&Identity::Operator, command).await.unwrap().unwrap();
     }
 
     async fn ask(&self, who: &str, method: &str, path: &str, body: Value) -> Response<Body> {

@@ -319,7 +319,7 @@ async fn a_lease_that_an_error_speaks_of_is_not_taken_back() {
     // What a hang-up would have set off comes before these.
     let after = Command::Barrier { resource: "settled".parse().unwrap() };
     for _ in 0..20 {
-        inner.submit(&Identity::Anyone, &after).await.unwrap().unwrap();
+        inner.submit(&Identity::Anyone, after.clone()).await.unwrap().unwrap();
     }
     let held = inner.glance(|machine| machine.lease(&"job".parse().unwrap()).unwrap());
     assert_eq!(held.holders.len(), 1, "{held:?}");
