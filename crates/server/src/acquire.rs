@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tenure_core::{
-    Acquire, AcquireBy, Answer, Caller, Command, Done, Identity, Open, ResourceName, SessionId, TransmissionId, Wait,
-    WaitKey,
+    Acquire, AcquireBy, Answer, Caller, Command, Done, Identity, Open, ResourceName, SessionId,
+    TransmissionId, Wait, WaitKey,
 };
 use tokio::sync::{oneshot, watch};
 use tokio::time::MissedTickBehavior;
