@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         }
     };
     let output = Output::new(&cli.globals);
-    // A node uses the root in another way, and the others ask no store.
+    // A node uses the root in another way.
     let globals = match cli.command {
         Command::Serve(_) | Command::Completions(_) | Command::Man(_) => Ok(cli.globals),
         _ => cli.globals.secured(),

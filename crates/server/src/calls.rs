@@ -249,6 +249,10 @@ impl Api {
                 Done::Granted { grants, opened } => {
                     Ok(AcquireOutcome::Granted(Granted { grants, opened, hang_up }))
                 }
+                Done::Queued { .. } => {
+                    Err(ApiError::invalid("this session is queued for it already, by another call")
+                        .hint("give wait_ms to wait with that call"))
+                }
                 other => used_before(&other),
             },
             Acquired::Queued { session, ttl, ahead } => Ok(AcquireOutcome::Queued { session, ttl, ahead }),
@@ -495,6 +499,7 @@ impl Api {
                 format: format.get().into(),
                 format_next,
                 insecure: self.traffic.is_insecure(),
+                plain_sessions: Some(machine.plain_sessions() as u64).filter(|plain| *plain > 0),
             }
         }))
     }

@@ -43,6 +43,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The limits of a new cluster; an old one keeps its own.
     pub limits: Limits,
+    /// In a new cluster the policies count from the beginning; an old one keeps what it has agreed.
+    pub enforced: bool,
     /// How much may wait in the leader loop, and how much one entry takes.
     pub proposer: ProposerLimits,
     /// Heartbeats and elections.
@@ -84,6 +86,7 @@ impl Config {
             connections_max: None,
             data_dir,
             limits: Limits::default(),
+            enforced: false,
             proposer: ProposerLimits::default(),
             timing: RaftTiming::default(),
             log: LogOptions::default(),

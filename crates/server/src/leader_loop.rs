@@ -11,8 +11,8 @@ use futures_util::{FutureExt, StreamExt};
 use parking_lot::Mutex;
 use tenure_clock::Clock;
 use tenure_core::{
-    Answer, Command, FormatVersion, Message, Proposer, ProposerLimits, QueueKind, Renewal, RenewalAnswer,
-    Sealed, Settings, Turned, Waiting,
+    Answer, Attributed, Command, FormatVersion, Identity, Message, Proposer, ProposerLimits, QueueKind,
+    Renewal, RenewalAnswer, Sealed, Settings, Turned, Waiting,
 };
 use tenure_replica::{Alarm, CallerDetector, Leadership, ProposeError, Replica, spin_wait};
 use tokio::sync::mpsc;
@@ -51,6 +51,8 @@ pub enum LeaderRequest {
         raises: bool,
         /// Whether it opens a session.
         opens: bool,
+        /// Who it is from, as a number: callers take turns.
+        caller: u64,
         /// Who waits.
         reply: Reply<Answer>,
     },
@@ -91,6 +93,13 @@ impl Message for LeaderRequest {
         match self {
             LeaderRequest::Renewals { renewals, .. } => renewals.len(),
             LeaderRequest::Command { .. } => 0,
+        }
+    }
+
+    fn caller(&self) -> u64 {
+        match self {
+            LeaderRequest::Renewals { .. } => 0,
+            LeaderRequest::Command { caller, .. } => *caller,
         }
     }
 }
@@ -171,7 +180,7 @@ pub struct LeaderLoop {
     /// Whether a single client is served, and how long to spin for it.
     callers: CallerDetector,
     numbers: Arc<Mutex<LeaderLoopNumbers>>,
-    founding: Option<Settings>,
+    founding: Option<(Settings, bool)>,
     /// The agreed format version, as of the last entry that was answered. It never falls.
     format: FormatVersion,
     /// The number of an entry under way that raises it: nothing is sealed behind that, so that whoever has applied the
@@ -187,13 +196,14 @@ struct Answered {
     answer: Result<AppliedEntry, ProposeError>,
 }
 
-/// A leader loop and the queues that lead to it. `founding` is proposed as the cluster's settings if it has none yet.
+/// A leader loop and the queues that lead to it. `founding` is proposed as the cluster's settings, and whether
+/// its policies count, if it has none yet.
 pub fn leader_loop(
     replica: Replica<Replicated>,
     clock: Arc<dyn Clock>,
     prober: Prober,
     limits: ProposerLimits,
-    founding: Settings,
+    founding: (Settings, bool),
 ) -> (LeaderLoop, RequestQueues, Arc<Mutex<LeaderLoopNumbers>>) {
     let queue = |weight_max| bounded(Bounds { count_max: QUEUE_MAX, weight_max });
     let (renewal_sender, renewals) = queue(limits.renewals_waiting_max);
@@ -324,7 +334,7 @@ impl LeaderLoop {
         self.held = Some(leader_term);
         self.numbers.lock().terms_led += 1;
         info!(term = leader_term.term, node = leader_term.node, "became leader");
-        if let Some(settings) = self.founding.take_if(|_| !formed) {
+        if let Some((settings, enforced)) = self.founding.take_if(|_| !formed) {
             // Nobody could return to an older release with a cluster that did not exist there: a new one begins with
             // the newest version that all of its members know.
             let common = self.replica.status().protocol.try_into().ok().and_then(FormatVersion::known);
@@ -335,6 +345,11 @@ impl LeaderLoop {
             // After the raise, which gives untouched limits their new defaults.
             let settings = Settings { limits: settings.limits.fit(format), ..settings };
             self.put_in(&Command::Configure(Box::new(settings)), format);
+            if enforced && format >= FormatVersion::V2 {
+                let command = Command::SetEnforced { enforced };
+                let attributed = Attributed { identity: Identity::Node, command };
+                self.put_in(&Command::As(Box::new(attributed)), format);
+            }
         }
         self.put_in(&Command::BecameLeader { node: leader_term.node, term: leader_term.term }, self.format);
     }
@@ -348,6 +363,7 @@ impl LeaderLoop {
             version,
             raises,
             opens: false,
+            caller: 0,
             reply: Box::new(drop),
         });
     }
@@ -546,6 +562,7 @@ mod tests {
             version,
             raises: matches!(command, Command::Upgrade { .. }),
             opens: false,
+            caller: 0,
             reply: Box::new(drop),
         };
         let plain = request(&release(None), new);

@@ -50,7 +50,7 @@ mod upgrade;
 mod watching;
 
 pub use audit::{AuditFileLimits, AuditOptions, AuditPlace, AuditScope};
-pub use auth::{Algorithm, ClientCertificate, IdentityLimits, JwtIssuer, SignedBy};
+pub use auth::{Algorithm, IdentityLimits, JwtIssuer};
 pub use config::Config;
 pub use event_files::EventFileOptions;
 pub use event_hub::{EventHub, Listener};
@@ -58,7 +58,7 @@ pub use failure::Failure;
 pub use leader_loop::LeaderLoopNumbers;
 pub use listen::{Accept, Peer};
 pub use node::{Node, NodeStatus};
-pub use secure::{ClientPortTls, Reloader};
+pub use secure::{ClientCertificate, ClientPortTls, Reloader};
 pub use server::{Server, World};
 pub use tally::{Durations, Tally};
 /// How connections between nodes are secured.

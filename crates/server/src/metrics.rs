@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{ArmedView, EndReason, FenceView, Identity, Margins, WallTime};
+use tenure_core::{ArmedView, EndReason, FenceView, Identity, Machine, Margins, WallTime};
 use tenure_replica::Role;
 
 use crate::access::Access;
@@ -429,6 +429,11 @@ fn render_replica(node: &Node, page: &mut Page) {
         "1 if every member, as last heard, knows a newer format version than the agreed one: see `tenure cluster upgrade`.",
     )
     .value(u8::from(replica.protocol > u16::from(format)));
+    page.gauge(
+        "tenure_sessions_plain",
+        "Sessions whose secrets are stored as their openers know them: opened before format version 2.",
+    )
+    .value(node.glance(Machine::plain_sessions));
     page.gauge("tenure_peer_protocol", "The newest peer protocol that all members understand.")
         .value(replica.protocol);
     page.gauge("tenure_voters", "Members that vote.").value(replica.voters.len());

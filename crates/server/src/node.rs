@@ -3,6 +3,7 @@
 //! Nothing here decides who holds a lease; commands go through the log, and what applying them answers
 //! comes back. Both front ends (HTTP and gRPC) stand on this and hold no rule of their own.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,6 +72,7 @@ struct Accepted {
     encoded: Vec<u8>,
     raises: bool,
     opens: bool,
+    caller: u64,
 }
 
 /// The event files, and where reading them runs: it blocks.
@@ -189,7 +191,7 @@ impl Node {
             Submission::Command(concealed) => {
                 let Concealed { command, version, .. } = &*concealed;
                 let encoded = encode(*version, identity, command)?;
-                Ok((Accepted::new(*version, encoded, command), self.leader()))
+                Ok((Accepted::new(*version, encoded, identity, command), self.leader()))
             }
             // Another node made these bytes; what is put into the log must be readable by all. What was forwarded
             // once is not forwarded again.
@@ -204,13 +206,13 @@ impl Node {
                     let reason = "a command that only a leader gives was forwarded".into();
                     return Err(Failure::Unknown { reason });
                 }
-                Ok((Accepted::new(version, encoded, command), Route::Here))
+                Ok((Accepted::new(version, encoded, identity, command), Route::Here))
             }
             Submission::Raise(to) => {
                 let command = Command::Upgrade { to };
                 let mut encoded = Vec::new();
                 tenure_wire::encode_command(to, &command, &mut encoded);
-                Ok((Accepted::new(to, encoded, &command), Route::Here))
+                Ok((Accepted::new(to, encoded, &Identity::Node, &command), Route::Here))
             }
         }
     }
@@ -425,6 +427,11 @@ impl Node {
         RestoreId::new(self.0.entropy.draw().to_be_bytes())
     }
 
+    /// Which forms this node's state has of secrets and nonces.
+    pub(crate) fn stage(&self) -> &SharedStage {
+        &self.0.stage
+    }
+
     /// Plain acquires whose callers hung up.
     pub(crate) fn hang_ups(&self) -> &HangUps {
         &self.0.hang_ups
@@ -513,15 +520,23 @@ async fn renew_where(
 }
 
 impl Accepted {
-    fn new(version: FormatVersion, encoded: Vec<u8>, command: &Command) -> Accepted {
+    fn new(version: FormatVersion, encoded: Vec<u8>, identity: &Identity, command: &Command) -> Accepted {
         let raises = matches!(command, Command::Upgrade { .. });
-        Accepted { version, encoded, raises, opens: opens(command) }
+        Accepted { version, encoded, raises, opens: opens(command), caller: caller(identity) }
     }
 
     fn request(self, reply: Reply<Answer>) -> LeaderRequest {
-        let Accepted { version, encoded, raises, opens } = self;
-        LeaderRequest::Command { encoded, version, raises, opens, reply }
+        let Accepted { version, encoded, raises, opens, caller } = self;
+        LeaderRequest::Command { encoded, version, raises, opens, caller, reply }
     }
+}
+
+/// A caller as a number, for the turns that callers take in the leader's queue. Those without a name share one.
+fn caller(identity: &Identity) -> u64 {
+    let Some(name) = identity.name() else { return 0 };
+    let mut hasher = std::hash::DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish() | 1
 }
 
 /// Whether a command opens a session, and so waits in the queue ahead of everything else.

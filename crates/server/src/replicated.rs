@@ -122,7 +122,7 @@ impl StateMachine for Replicated {
         }
         let format = self.machine.format();
         self.agreed.set(format.get().into());
-        self.stage.follow(&self.machine);
+        self.stage.applied(&self.machine);
         self.follow_pace();
         let cluster = self.machine.settings().cluster;
         self.event_files.append(cluster, format, self.machine.fresh_events());
@@ -163,7 +163,7 @@ impl StateMachine for Replicated {
             "a newer tenure wrote this snapshot: run that version on this node"
         );
         self.agreed.set(machine.format().get().into());
-        self.stage.follow(&machine);
+        self.stage.restored(&machine);
         let old = std::mem::replace(&mut self.machine, machine);
         self.last_entry = None;
         // Freeing a million sessions takes most of a second, in which nothing would be applied.

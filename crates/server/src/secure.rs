@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_replica::Execution;
-use tenure_tls::{Reload, ServerTls};
+use tenure_tls::{Reload, ServerTls, VerifiedClient};
 use tokio::sync::Notify;
 use tracing::{info, warn};
 
@@ -20,6 +20,28 @@ pub struct ClientPortTls {
     pub tls: Arc<ServerTls>,
     /// Serve plaintext as well, so that clients can change over. The port is as open as without TLS.
     pub plaintext_too: bool,
+}
+
+/// The certificate with which a request's connection has identified itself; in the extensions of the request. It was
+/// verified: signed by the root, or by an authority for clients, and valid when the connection was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClientCertificate(Arc<VerifiedClient>);
+
+impl ClientCertificate {
+    pub(crate) fn new(client: VerifiedClient) -> ClientCertificate {
+        ClientCertificate(Arc::new(client))
+    }
+
+    /// The certificate itself, without those that have signed it.
+    pub fn der(&self) -> &[u8] {
+        &self.0.certificate
+    }
+
+    /// Whether the root has signed it. Names that begin with `tenure://` mean something only then: an authority for
+    /// clients may write any name.
+    pub fn is_by_root(&self) -> bool {
+        self.0.by_root
+    }
 }
 
 /// Has a port look for another certificate at once.

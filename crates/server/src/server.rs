@@ -84,6 +84,7 @@ pub struct Server {
     front: JoinHandle<()>,
     leader_loop: JoinHandle<()>,
     members: JoinHandle<()>,
+    concealing: JoinHandle<()>,
     upgrade: Option<JoinHandle<()>>,
     event_files: JoinHandle<()>,
     #[cfg(test)]
@@ -109,7 +110,8 @@ impl Server {
                 )
             })?;
             let wanted = config.connections_max;
-            let fit = move |peers| descriptors::fit(wanted, peers);
+            let tls = config.client_tls.is_some();
+            let fit = move |peers| descriptors::fit(wanted, peers, tls);
             Server::assemble(config, world, accept, address, fit).await
         };
         started.boxed()
@@ -193,8 +195,13 @@ impl Server {
         let tls = config.client_tls.as_ref().map(|client| client.tls.clone());
         let own_port = probe_address(address).to_string();
         let prober = Prober::new(world.network, tls.clone(), own_port, world.entropy.clone());
-        let (leader_loop, queues, numbers) =
-            leader_loop(replica.clone(), world.clock.clone(), prober, config.proposer.clone(), founding);
+        let (leader_loop, queues, numbers) = leader_loop(
+            replica.clone(),
+            world.clock.clone(),
+            prober,
+            config.proposer.clone(),
+            (founding, config.enforced),
+        );
         let client_address = config.advertise.clone().unwrap_or_else(|| address.to_string());
         let signer = Signer::new(config.node, world.disk, world.entropy.clone(), world.execution);
         let forwarder = Forwarder::new(replica, world.clock.clone(), agreed, &config.proposer);
@@ -204,6 +211,7 @@ impl Server {
         let event_files = tokio::spawn(event_files.keep(world.execution));
         let leader_loop = tokio::spawn(leader_loop.work());
         let members = tokio::spawn(node.clone().keep_members());
+        let concealing = tokio::spawn(node.clone().keep_concealed());
         let upgrade = config
             .auto_upgrade
             .map(|after| tokio::spawn(node.clone().keep_upgraded(after, world.clock.clone())));
@@ -237,6 +245,7 @@ impl Server {
             front,
             leader_loop,
             members,
+            concealing,
             upgrade,
             event_files,
             #[cfg(test)]
@@ -311,6 +320,7 @@ impl Server {
         self.audit.1.abort();
         self.audit.0.finish().await;
         self.members.abort();
+        self.concealing.abort();
         if let Some(certificates) = self.certificates {
             certificates.abort();
         }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use tenure_client::Endpoints;
 use tenure_clock::SystemClock;
 use tenure_tls::{ClientTls, ClientTlsOptions, Root, TlsError};
 
@@ -48,17 +47,5 @@ impl TlsArgs {
             options = options.certificate_files(cert, key)?;
         }
         ClientTls::new(options, Arc::new(SystemClock)).map(Some)
-    }
-
-    /// The same endpoints, reached over TLS if these ask for it, or if their credential says whom to believe.
-    pub fn secure(&self, endpoints: Endpoints) -> Result<Endpoints, TlsError> {
-        let tls = match (self.client()?, endpoints.credential()) {
-            (None, Some(credential)) => credential.tls(self.server_name.clone())?,
-            (tls, _) => tls,
-        };
-        Ok(match tls {
-            Some(tls) => endpoints.secured(tls),
-            None => endpoints,
-        })
     }
 }

@@ -16,8 +16,8 @@ use tenure_client::DEFAULT_PORT;
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::FormatVersion;
 use tenure_server::{
-    AuditFileLimits, AuditOptions, AuditPlace, AuditScope, ClientPortTls, Config, EventFileOptions, JwtIssuer,
-    PeerSecurity, Server,
+    AuditFileLimits, AuditOptions, AuditPlace, AuditScope, ClientPortTls, Config, EventFileOptions,
+    JwtIssuer, PeerSecurity, Server,
 };
 use tenure_tls::{CertificateSource, NodeKey, PairFiles, PeerTls, Root, ServerTls, TlsError};
 use tracing_subscriber::filter::Targets;

@@ -1,6 +1,7 @@
 //! The surfaces of a real node, without a socket in between: a single replica on a disk in memory, its leader's
 //! loop, and requests handed to the front as a connection would.
 
+mod access;
 mod credentials;
 mod grpc;
 mod hang_up;
