@@ -65,6 +65,13 @@ fn weight(past: &PackedLease<'_>) -> u64 {
     HISTORY_LEASE_BYTES + past.text_bytes as u64
 }
 
+/// The same before it is packed.
+fn weight_of(past: &Transition) -> u64 {
+    let reason = past.reason.as_ref().map_or(0, |reason| reason.len());
+    let identity = past.identity.as_ref().map_or(0, |identity| identity.as_str().len());
+    HISTORY_LEASE_BYTES + (past.holder.as_str().len() + reason + identity) as u64
+}
+
 /// Notes that a past lease was dropped, and by which limit.
 fn dropped(known: Option<&Dropped>, past: &PackedLease<'_>, limit: HistoryLimit) -> Dropped {
     // Those who share a resource may end in another order than they came.
@@ -89,8 +96,9 @@ impl Machine {
         let history = &mut self.resource_mut(number).more_mut().history;
         let was_oldest = oldest(number, history);
         let freed = remember(history, &past, count_max, age_max, bounded);
-        let is_oldest = oldest(number, history);
-        let added = history.last().as_ref().map_or(0, weight);
+        // Every lease weighs something: without a weight that was freed, the oldest is still the same.
+        let is_oldest = was_oldest.filter(|_| freed == 0).or_else(|| oldest(number, history));
+        let added = if count_max > 0 { weight_of(&past) } else { 0 };
         self.oldest_leases.bytes += added;
         self.oldest_leases.bytes -= freed;
         self.oldest_leases.moved(was_oldest, is_oldest);
