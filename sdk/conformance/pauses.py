@@ -138,13 +138,14 @@ def main() -> int:
     servers = Servers(options.tenure)
     permits: list[tuple[int, int, int]] = []  # from, until, token, by the clock that all processes share
     late = 0
+    agents: list[Agent] = []
     try:
         conn = psycopg.connect(servers.dsn, autocommit=True)
         conn.execute(schema.read_text())  # type: ignore[arg-type]
         conn.execute("CREATE TABLE rows (number bigserial, token bigint, value text)")
-        agents = [Agent(options.agent, [servers.endpoint]) for _ in range(2)]
+        agents += [Agent(options.agent, [servers.endpoint]) for _ in range(2)]
         common = {"dsn": servers.dsn, "sql": SQL, "fenced": not options.unfenced}
-        for index, agent in enumerate(agents):
+        for agent in agents:
             ask(agent, {"do": "hello"})
         fences = [] if options.unfenced else ["postgres:rows"]
 
@@ -198,6 +199,9 @@ def main() -> int:
                 pass
         rows = [int(row[0]) for row in conn.execute("SELECT token FROM rows ORDER BY number")]
     finally:
+        for agent in agents:
+            agent.process.kill()
+            agent.process.wait()
         servers.stop()
     permits.sort()
     overlaps = sum(
