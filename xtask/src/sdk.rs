@@ -16,9 +16,8 @@ const ROUNDS_FULL: &str = "200";
 /// Judges all SDKs.
 pub fn judge(full: bool) -> Judged {
     let Some(python) = python() else {
-        return Ok(Verdict::Skipped(
-            "python: python3 is not installed; `cargo xtask setup` installs it".into(),
-        ));
+        let why = "python: Python 3.10 or later is not installed; `cargo xtask setup` installs python3";
+        return Ok(Verdict::Skipped(why.into()));
     };
     let binary = binary()?;
     let notes = judge_python(&python, &binary, full)?;
@@ -32,6 +31,10 @@ fn python() -> Option<PathBuf> {
         .map(PathBuf::from)
         .or_else(|| Some(own).filter(|path| path.is_file()))
         .or_else(|| find("python3"))
+        .filter(|python| {
+            let asked = "import sys; sys.exit(sys.version_info < (3, 10))";
+            output(Command::new(python).args(["-c", asked])).is_ok()
+        })
 }
 
 /// The program under test: as the tests are given it, or built here.

@@ -41,7 +41,11 @@ impl Sdk {
         let own = root.join("target/tools/python/bin/python3");
         let python = Some(own).filter(|path| path.is_file()).or_else(|| find("python3"));
         let python = std::env::var_os("TENURE_PYTHON").map(PathBuf::from).or(python);
-        let python = python.map(|program| Sdk {
+        let recent = |program: &PathBuf| {
+            let asked = "import sys; sys.exit(sys.version_info < (3, 10))";
+            Command::new(program).args(["-c", asked]).status().is_ok_and(|status| status.success())
+        };
+        let python = python.filter(recent).map(|program| Sdk {
             name: "python",
             program,
             arguments: ["-m", "tenure.agent"].map(String::from).to_vec(),

@@ -53,7 +53,6 @@ class AioTests(NodeCase, unittest.IsolatedAsyncioTestCase):
         async with self.client.session(ttl=2) as session, session.acquire(self.resource()) as lease:
             time.sleep(5)  # the loop does nothing for more than two TTLs
             until("it is held", lambda: lease.status().state.kind == "held")
-            lease.permit().done()
 
     async def test_a_notice_reaches_the_loop(self) -> None:
         async with self.client.session(ttl=2) as session:

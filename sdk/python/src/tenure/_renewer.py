@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 from collections.abc import Callable
 
 from ._clock import Clock
 from ._driver import Send, SessionDriver
 from ._timing import MS
+
+log = logging.getLogger("tenure")
 
 #: Sessions are looked at in steps of this, so that those that are due together ride in one message.
 _STEP_MAX = 50 * MS
@@ -88,7 +91,12 @@ class Renewer:
         for driver in due:
             # Read for each session anew: the deadline counts from this reading, and looking takes time.
             now = self._clock.now()
-            send, wake_at = driver.next_transmission(now)
+            try:
+                send, wake_at = driver.next_transmission(now)
+            except Exception:
+                # A bug. This session is not renewed any more and ends by its TTL; the others go on.
+                log.exception("a session of %s is not kept any more", driver.options.holder)
+                send, wake_at = None, None
             if send is not None:
                 sends.append(send)
             if wake_at is None:
@@ -99,5 +107,9 @@ class Renewer:
             at = max(-(-wake_at.since(self._origin) // step) * step, passed + _STEP_MIN)
             driver.due = at
             heapq.heappush(self._wakes, (at, next(self._order), driver))
-        if sends:
-            self._send(sends)
+        try:
+            if sends:
+                self._send(sends)
+        except RuntimeError:
+            # No thread can be started. What was not sent goes unanswered, and is repeated after R/4.
+            log.exception("renewals could not be sent")
