@@ -38,6 +38,9 @@ fn main() -> ExitCode {
             // Help and version are answers, not errors; clap knows which is which, and where each goes. A
             // closed pipe is no error.
             let _ = error.print();
+            if args::misses_the_session(&error) {
+                eprintln!("hint: `tenure run` gives its session to the command only with --pass-session");
+            }
             let wrong = if args::runs_a_command(std::env::args_os()) { exit::of_own } else { ExitCode::from };
             return if error.use_stderr() { wrong(Exit::Usage) } else { Exit::Done.into() };
         }

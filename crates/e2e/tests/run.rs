@@ -136,6 +136,9 @@ fn the_command_knows_what_it_holds_and_its_code_is_passed_on() {
     assert!(lines.contains(&"TENURE_TOKEN=1"), "{said}");
     assert!(lines.contains(&format!("TENURE_ENDPOINTS={}", node.endpoint()).as_str()), "{said}");
     assert!(!said.contains("TENURE_SESSION"), "whoever has it can end the session: {said}");
+    let asked = ["run", "jobs/env", "--pass-session", "--", "sh", "-c", "env; cat"];
+    let (_, said, _) = run(&asked);
+    assert!(said.lines().any(|line| line.starts_with("TENURE_SESSION=") && line.len() > 30), "{said}");
     assert!(talk.contains("token 1") && talk.contains("contained by"), "it says how: {talk}");
     assert!(history(&node, "jobs/env").contains("released"), "{}", history(&node, "jobs/env"));
 
@@ -581,4 +584,34 @@ impl Drop for Watching {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A session's id is all that it takes to end the session. A command of `tenure run` does not get it, nor one that happened to
+/// be in the environment, and `tenure` says what to do where it is missing.
+#[test]
+fn a_command_does_not_find_the_session_unless_asked_for() {
+    let _turn = alongside();
+    let node = Node::start("run-secret");
+    let run = |more: &[&str], script: &str| {
+        let output = Command::new(tenure_binary())
+            .args(["run", "jobs/secret", "--endpoints", &node.endpoint()])
+            .args(more)
+            .args(["--", "sh", "-c", script])
+            .env("TENURE_SESSION", "1-00112233445566778899aabbccddeeff")
+            .output()
+            .expect("it runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let show = "cat /proc/self/environ /proc/$PPID/cmdline";
+    let (code, shown, _) = run(&[], show);
+    assert_eq!(code, Some(0));
+    assert!(shown.contains("TENURE_RESOURCE=jobs/secret"), "or nothing was looked into: {shown}");
+    assert!(!shown.contains("TENURE_SESSION") && !shown.contains("00112233"), "{shown}");
+    let release = format!("{} release jobs/secret", tenure_binary().display());
+    let (code, _, talk) = run(&[], &release);
+    assert_eq!(code, Some(2), "{talk}");
+    assert!(talk.contains("--pass-session"), "{talk}");
+    let (code, said, talk) = run(&["--pass-session"], &release);
+    assert_eq!(code, Some(0), "{said} {talk}");
 }

@@ -339,9 +339,19 @@ impl Node {
         answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
     }
 
+    /// A cluster serves once it has its settings, which are agreed on together with its first format version: what comes in
+    /// before that would be refused as queued before a raise.
+    fn formed(&self) -> Result<(), Failure> {
+        match self.glance(|machine| machine.settings().cluster != [0; 16]) {
+            true => Ok(()),
+            false => Err(Failure::NoLeader { leader: None }),
+        }
+    }
+
     /// How far a reader anywhere must have applied to see everything acknowledged before this call.
     pub(crate) async fn read_index_here(&self) -> Result<u64, Failure> {
         self.0.replica.read_barrier().await?;
+        self.formed()?;
         Ok(self.glance(Machine::entries))
     }
 
@@ -451,7 +461,10 @@ impl Node {
     /// known and serves, and this node keeps up with it.
     pub async fn ready(&self) -> Result<(), Failure> {
         let entries = match self.leader() {
-            Route::Here => return self.0.replica.read_barrier().await.map_err(Failure::from),
+            Route::Here => {
+                self.0.replica.read_barrier().await?;
+                return self.formed();
+            }
             Route::To(leader) => self.0.forwarder.read_index(leader).await?,
             Route::Nowhere => return Err(Failure::NoLeader { leader: None }),
         };

@@ -206,6 +206,13 @@ pub fn parse() -> Result<Cli, clap::Error> {
     Ok(cli)
 }
 
+/// Whether a session is missing inside of `tenure run`, which does not give its own to everybody.
+pub fn misses_the_session(error: &clap::Error) -> bool {
+    error.kind() == clap::error::ErrorKind::MissingRequiredArgument
+        && error.to_string().contains("--session")
+        && std::env::var_os("TENURE_TOKEN").is_some()
+}
+
 /// Whether a command line that could not be read was meant for a command that passes on the exit code of
 /// another: its first word that is neither an option nor the value of one says so.
 pub fn runs_a_command(mut words: impl Iterator<Item = std::ffi::OsString>) -> bool {
