@@ -1,9 +1,31 @@
 // Asking the node that served this page, and hearing from it. Reads the public interface and nothing else.
 
+import { bearerIn } from "./logic/credential.js";
 import { parse } from "./logic/metrics.js";
+import { EventReader } from "./logic/stream.js";
 import { inPath } from "./logic/words.js";
 
 const ANSWER_WITHIN_MS = 8_000;
+const WATCH_AGAIN_MS = 1_000;
+
+// What is presented with every call. Here and nowhere else: not in storage, not in a cookie, not in an address. It is
+// gone with the page.
+let bearer = null;
+
+/** Presents what was pasted from now on; false if that is no credential. */
+export function signIn(text) {
+  const found = bearerIn(text);
+  if (found !== null) bearer = found;
+  return found !== null;
+}
+
+export function signOut() {
+  bearer = null;
+}
+
+export const isSignedIn = () => bearer !== null;
+
+const presented = () => (bearer === null ? {} : { authorization: `Bearer ${bearer}` });
 
 /** A refusal in the server's own words. */
 export class Refused extends Error {
@@ -20,6 +42,8 @@ async function call(path, { method = "GET", body = undefined } = {}) {
   const answer = await fetch(path, {
     method,
     cache: "no-store",
+    credentials: "omit",
+    headers: presented(),
     body: body === undefined ? undefined : JSON.stringify(body),
     signal: AbortSignal.timeout(ANSWER_WITHIN_MS),
   });
@@ -39,6 +63,7 @@ const query = (parameters) => {
 };
 
 export const api = {
+  whoAmI: () => call("/v1/auth/whoami"),
   cluster: () => call("/v1/cluster"),
   metrics: async () => parse(await call("/metrics")),
   lease: (resource) => call(`/v1/leases/${inPath(resource)}`),
@@ -50,7 +75,7 @@ export const api = {
   transfer: (resource, body) => call(`/v1/leases/${inPath(resource)}:transfer`, { method: "POST", body }),
 };
 
-/** Every page of a list, one after the other; `each` is told how far it is. */
+/** Every page of a list, one after the other; `each` gets the progress. */
 export async function everything(ask, items, parameters = {}, each = () => {}) {
   const found = [];
   for (let after = null; ; ) {
@@ -69,34 +94,59 @@ export function inWords(error) {
   return "it cannot be reached";
 }
 
-const KINDS = [
+const KINDS = new Set([
   "opened", "closed", "lapsed", "granted", "ended", "noticed", "queued", "unqueued", "put", "deleted", "barrier", "armed",
   "refused", "paused", "took_office", "changed",
-];
+]);
 
-/** What changes, as it changes. Comes back by itself; whoever listens is told when it does, because it may have missed something. */
+/** What changes, as it changes. Comes back by itself; listeners are notified when it does, because they may have missed something. */
 export class Watch {
-  #source = null;
-  #again = 0;
+  #reading = null;
   #listeners = new Set();
 
+  /** Begins to listen, anew if it does already: with whatever is presented now. */
   open() {
-    clearTimeout(this.#again);
-    this.#source?.close();
-    const source = new EventSource("/v1/watch");
-    this.#source = source;
-    for (const kind of KINDS) {
-      source.addEventListener(kind, (message) => this.#tell({ type: "event", event: JSON.parse(message.data) }));
-    }
-    source.addEventListener("open", () => this.#tell({ type: "open" }));
-    source.addEventListener("error", () => {
-      this.#tell({ type: "lost" });
-      // Where the browser itself gives up (a refusal instead of a stream), ask anew.
-      if (source.readyState === EventSource.CLOSED) {
-        clearTimeout(this.#again);
-        this.#again = setTimeout(() => this.open(), 1000);
+    this.#reading?.abort();
+    const reading = new AbortController();
+    this.#reading = reading;
+    this.#keep(reading.signal);
+  }
+
+  async #keep(signal) {
+    let reader = new EventReader();
+    while (!signal.aborted) {
+      try {
+        await this.#read(reader, signal);
+      } catch {
+        // A refusal, or a stream that broke: either way it is asked anew.
       }
-    });
+      if (signal.aborted) return;
+      this.#tell({ type: "lost" });
+      const { lastId } = reader;
+      reader = new EventReader();
+      reader.lastId = lastId;
+      await new Promise((again) => setTimeout(again, WATCH_AGAIN_MS));
+    }
+  }
+
+  async #read(reader, signal) {
+    const resumed = reader.lastId === null ? {} : { "last-event-id": reader.lastId };
+    const headers = { accept: "text/event-stream", ...presented(), ...resumed };
+    const answer = await fetch("/v1/watch", { headers, cache: "no-store", credentials: "omit", signal });
+    if (!answer.ok) {
+      // What is no longer remembered is read anew by whoever listens.
+      reader.lastId = null;
+      return;
+    }
+    this.#tell({ type: "open" });
+    const text = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (;;) {
+      const { done, value } = await text.read();
+      if (done || signal.aborted) return;
+      for (const { kind, data } of reader.push(value)) {
+        if (KINDS.has(kind)) this.#tell({ type: "event", event: JSON.parse(data) });
+      }
+    }
   }
 
   listen(listener) {

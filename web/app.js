@@ -1,17 +1,21 @@
 // The frame around the views: which one is shown, how the link to the server is, and the few keys.
 
-import { api, inWords, Watch } from "./api.js";
+import { api, inWords, isSignedIn, Refused, signIn, signOut, Watch } from "./api.js";
 import { announce, setText } from "./dom.js";
+import { may, seesNothing } from "./logic/credential.js";
 import { clock, span } from "./logic/words.js";
 import * as cluster from "./views/cluster.js";
 import * as incident from "./views/incident.js";
 import * as leases from "./views/leases.js";
 import * as resource from "./views/resource.js";
+import * as signin from "./views/signin.js";
 import * as tuner from "./views/tuner.js";
 
-const VIEWS = { cluster, leases, resource, incident, tuner };
+const VIEWS = { cluster, leases, resource, incident, tuner, signin };
 const KEYS = { 1: "cluster", 2: "leases", 3: "incident", 4: "tuner" };
 const CLUSTER_EVERY_MS = 2_000;
+/** Policies change while a page is open. */
+const WHO_EVERY_MS = 10_000;
 
 const main = document.getElementById("main");
 const watch = new Watch();
@@ -25,7 +29,61 @@ const context = {
   /** Since when the server does not answer; null while it does. */
   lostSince: null,
   onCluster: new Set(),
+  /** Who the node takes this page for, and what it may do; null until that is known. */
+  who: null,
+  /** Whether an action is worth offering. */
+  may: (verb, name) => may(context.who, verb, name),
+  signIn: enter,
+  signOut: leave,
 };
+
+// Signing in and out. What was pasted stays in `api.js`.
+
+async function readWho() {
+  try {
+    context.who = await api.whoAmI();
+  } catch (error) {
+    // What was pasted is not accepted: it is not tried again and again.
+    if (!(error instanceof Refused) || error.status !== 401) return error;
+    signOut();
+    context.who = null;
+    return error;
+  } finally {
+    tellWho();
+  }
+  return null;
+}
+
+function tellWho() {
+  const button = document.getElementById("who");
+  const { who } = context;
+  button.hidden = !(who?.enforced || isSignedIn());
+  setText(button, isSignedIn() && who ? who.identity : "Sign in");
+  button.title = isSignedIn() ? "Who you are; sign out" : "Sign in with a credential file";
+  // A link cannot present anything.
+  document.getElementById("metrics").hidden = Boolean(who?.enforced);
+}
+
+/** Presents what was pasted; gives back why that does not work, or null. */
+async function enter(text) {
+  if (!signIn(text)) return "This is no credential file: it begins with “tenure-credential: 1” and has a line “credential: tenure_…”.";
+  const failed = await readWho();
+  if (failed) return inWords(failed);
+  watch.open();
+  await readCluster();
+  location.hash = "#/cluster";
+  show();
+  announce(`signed in as ${context.who.identity}`);
+  return null;
+}
+
+async function leave() {
+  signOut();
+  await readWho();
+  watch.open();
+  show();
+  announce("signed out");
+}
 
 let shown = null;
 
@@ -37,7 +95,9 @@ function route() {
 }
 
 function show() {
-  const { view, rest, parameters } = route();
+  const { view: asked, rest, parameters } = route();
+  // Whoever may see nothing is asked who they are.
+  const view = seesNothing(context.who) ? "signin" : asked;
   // A view that can take the change itself (a search that is typed) is not built again.
   if (shown?.name === view && shown.view.change?.(rest, parameters)) return;
   shown?.view.unmount?.();
@@ -55,7 +115,7 @@ function show() {
   window.scrollTo(0, 0);
 }
 
-// The link to the server, told in one place.
+// The link to the server, shown in one place.
 
 function tellLink() {
   const link = document.getElementById("link");
@@ -71,6 +131,10 @@ function tellLink() {
     setText(link, `node ${cluster.node}, no leader`);
     trouble.hidden = false;
     setText(trouble, "No leader is known here: nothing is granted, renewed or expired until one is. Holders keep what they have.");
+  } else if (seesNothing(context.who)) {
+    link.className = "link";
+    setText(link, "not signed in");
+    trouble.hidden = true;
   } else if (cluster) {
     link.className = "link good";
     setText(link, `live from node ${cluster.node}`);
@@ -82,11 +146,18 @@ async function readCluster() {
   const asked = Date.now();
   try {
     context.cluster = await api.cluster();
+    document.getElementById("insecure").hidden = context.cluster.insecure !== true;
     const back = context.lostSince !== null;
     context.lostSince = null;
     tellLink();
     for (const listener of context.onCluster) listener(context.cluster, back);
   } catch (error) {
+    // A node that refuses is there: what it shows depends on who asks.
+    if (error instanceof Refused && (error.status === 401 || error.status === 403)) {
+      context.lostSince = null;
+      tellLink();
+      return;
+    }
     context.lostSince ??= asked;
     context.lostWhy = inWords(error);
     tellLink();
@@ -123,6 +194,9 @@ document.addEventListener("keydown", (event) => {
     else location.hash = "#/leases?focus";
   }
 });
+document.getElementById("who").addEventListener("click", () => {
+  location.hash = "#/signin";
+});
 document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault();
   main.focus();
@@ -130,8 +204,10 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 document.addEventListener("visibilitychange", keepReading);
 window.addEventListener("hashchange", show);
 
+await readWho();
 await keepReading();
 show();
 watch.open();
 setInterval(keepReading, CLUSTER_EVERY_MS);
+setInterval(() => !document.hidden && readWho(), WHO_EVERY_MS);
 setInterval(tellLink, 1000);

@@ -83,7 +83,7 @@ export function reveal(index, rowHeight, scrollTop, height) {
   return scrollTop;
 }
 
-/** Why the waiter at this place in the line is not granted yet, most binding first. */
+/** Why the waiter at this place in the queue is not granted yet, most binding first. */
 export function whyWaits(lease, index) {
   const waiter = lease.waiters[index];
   const reasons = [];

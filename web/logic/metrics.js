@@ -1,4 +1,4 @@
-// Prometheus' text format, and what can be told from two readings of it. No DOM, no clock.
+// Prometheus' text format, and what can be computed from two readings of it. No DOM, no clock.
 
 /** Reads a page: a map from a sample's name to its samples, each with labels and value. */
 export function parse(text) {

@@ -66,7 +66,7 @@ export function calendar(ms) {
   return `${at.getFullYear()}-${pad(at.getMonth() + 1)}-${pad(at.getDate())} ${clock(ms).slice(0, 8)}`;
 }
 
-/** The same as short as it can be told apart: the time of today, else the day with it and without seconds. */
+/** The same as short as it stays distinguishable: the time of today, else the day with it and without seconds. */
 export function when(ms, now) {
   const text = calendar(ms);
   return text.slice(0, 10) === calendar(now).slice(0, 10) ? text.slice(11) : text.slice(0, 16);

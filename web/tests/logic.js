@@ -6,6 +6,8 @@
   const time = await import("/web/logic/timeline.js");
   const incident = await import("/web/logic/incident.js");
   const timing = await import("/web/logic/timing.js");
+  const credential = await import("/web/logic/credential.js");
+  const { EventReader } = await import("/web/logic/stream.js");
 
   const failed = [];
   let passed = 0;
@@ -25,6 +27,26 @@
 
   equal(words.cut({ leases: 1 }), "1 older lease was dropped.", "a cut of which only the number is known");
   equal(words.cut({ leases: 12, limit: "history_per_resource_max", max: 1000, token: 57 }), "12 older leases were dropped, limit history_per_resource_max = 1 000: every lease above token 57 is listed.", "a cut");
+
+  // Signing in.
+  const bearer = `tenure_00010203ffeeddcc_${"a5".repeat(32)}`;
+  const file = `tenure-credential: 1\nname: pay\nendpoints: db-1:7400\ncredential: ${bearer}\n\n-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n`;
+  const pasted = [file, file.replaceAll("\n", "\r\n"), `  ${bearer}\n`, "aa.b-b.c_c"];
+  equal(pasted.map(credential.bearerIn), [bearer, bearer, bearer, "aa.b-b.c_c"], "what can be pasted");
+  const broken = ["", "hunter2", bearer.slice(0, -1), file.slice(1), file.replace("a5a5", "A5A5"), `${file}credential: ${bearer}\n`, file.replace(": 1", ": 2"), "a.b", "a.b.c.d", "<b>.x.y"];
+  equal(broken.map(credential.bearerIn), broken.map(() => null), "what cannot");
+  equal([credential.covers("pay", "pay"), credential.covers("pay", "pay/x"), credential.covers("pay", "payroll"), credential.covers("*", "x")], [true, true, false, true], "prefixes end at segments");
+  const who = { enforced: true, operator: false, policies: [{ on: ["pay"], may: ["read", "hold"] }] };
+  equal([credential.may(who, "hold", "pay/x"), credential.may(who, "manage", "pay/x"), credential.may(who, "hold", "shop"), credential.may({ ...who, enforced: false }, "manage", "x"), credential.may({ ...who, operator: true }, "manage", "x"), credential.may(null, "manage", "x")], [true, false, false, true, true, true], "what is offered");
+  equal([credential.seesNothing(who), credential.seesNothing({ ...who, policies: [] }), credential.seesNothing({ enforced: false, policies: [] }), credential.seesNothing(null)], [false, true, false, false], "who is asked to sign in");
+
+  // Events out of text.
+  const sent = ": hello\n\nid: 7\nevent: granted\ndata: {\"a\":\ndata: 1}\n\nevent: ended\r\ndata:x\r\n\r\ndata: tail";
+  const whole = new EventReader();
+  equal(whole.push(sent), [{ kind: "granted", data: '{"a":\n1}' }, { kind: "ended", data: "x" }], "events");
+  const bit = new EventReader();
+  equal([...sent].flatMap((letter) => bit.push(letter)), [{ kind: "granted", data: '{"a":\n1}' }, { kind: "ended", data: "x" }], "the same letter by letter");
+  equal([whole.lastId, bit.lastId], ["7", "7"], "where to go on");
 
   // Metrics.
   const page = metrics.parse('# HELP x y\n# TYPE x counter\nx 3\ny{a="q\\"\\\\\\n",b="c"} 1.5\ny{b="d"} 2\nz_bucket{le="0.1"} 50\nz_bucket{le="1"} 100\nz_bucket{le="+Inf"} 100\n');

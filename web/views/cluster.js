@@ -16,7 +16,7 @@ const RECENT = 30;
 const TILES = [
   { id: "leases", name: "Leases", of: (now) => value(now, "tenure_leases"), show: count, note: "held now" },
   { id: "sessions", name: "Sessions", of: (now) => value(now, "tenure_sessions"), show: count, note: "one renewal keeps all leases of one" },
-  { id: "waiters", name: "In line", of: (now) => value(now, "tenure_waiters"), show: count, note: "acquires that wait for their turn" },
+  { id: "waiters", name: "Queued", of: (now) => value(now, "tenure_waiters"), show: count, note: "acquires that wait for their turn" },
   { id: "grants", name: "Grants per second", counter: "tenure_grants_total", show: rate, total: "so far" },
   { id: "renewals", name: "Renewals per second", counter: "tenure_renewals_total", show: rate, total: "so far" },
   { id: "expiries", name: "Expiries per second", counter: "tenure_ends_total", labels: { why: "expired" }, show: rate, total: "so far", warn: (per) => per > 0 },
@@ -110,8 +110,8 @@ export function mount(root, context) {
 
   function showEvent(event) {
     document.getElementById("nothing-yet")?.remove();
-    const told = line(event);
-    events.prepend(h("li", { class: told.grave ? "grave" : null }, h("time", { datetime: event.at }, clock(told.at)), " ", told.about && event.resource ? h("a", { href: `#/resource/${encodeURIComponent(event.resource)}` }, told.text) : told.text));
+    const shown = line(event);
+    events.prepend(h("li", { class: shown.grave ? "grave" : null }, h("time", { datetime: event.at }, clock(shown.at)), " ", shown.about && event.resource ? h("a", { href: `#/resource/${encodeURIComponent(event.resource)}` }, shown.text) : shown.text));
     while (events.childElementCount > EVENTS_SHOWN) events.lastChild.remove();
   }
 

@@ -84,7 +84,7 @@ export function mount(root, context, _, parameters) {
       state.note = complete ? "" : ` Before ${until === Infinity ? "now" : calendar(until)} only grants and ends are remembered.`;
       select();
     } catch (error) {
-      if (mine === turn) setText(found, `cannot be told: ${inWords(error)}`);
+      if (mine === turn) setText(found, `cannot be shown: ${inWords(error)}`);
     }
   }
 

@@ -19,7 +19,7 @@ const COLUMNS = [
   { id: "token", title: "Token", number: true },
   { id: "generation", title: "Generation", number: true },
   { id: "remaining", title: "Left" },
-  { id: "waiters", title: "In line", number: true },
+  { id: "waiters", title: "Queued", number: true },
   { id: "fences", title: "Fences armed", number: true },
 ];
 

@@ -25,7 +25,7 @@ export function mount(root, context, resource) {
     h("p.crumb", {}, h("a", { href: "#/leases" }, "Leases"), " / "),
     h("h1.name", {}, resource),
     status,
-    h("div.columns", {}, section("Holders", holders), section("In line", waiters)),
+    h("div.columns", {}, section("Holders", holders), section("Queued", waiters)),
     section("Leader gap, last 24 hours", gapText, ranges, picture),
     h("div.columns", {}, section("Fences", fences), section("History", past)),
   );
@@ -110,7 +110,7 @@ export function mount(root, context, resource) {
   function showHolders() {
     const { lease } = state;
     const stable = lease.holders.map(({ remaining_ms, held_ms, ...rest }) => rest);
-    put(holders, [stable, lease.state, lease.waiters.length], () => {
+    put(holders, [stable, lease.state, lease.waiters.length, context.may("manage", resource), context.may("hold", resource)], () => {
       if (lease.holders.length === 0) return h("p.quiet", {}, lease.delayed_ms ? "Nobody: it rests after an unclean end." : "Nobody holds it.");
       return [
         ...lease.holders.map((holder, at) =>
@@ -124,8 +124,8 @@ export function mount(root, context, resource) {
             holder.notice ? h("p", {}, badge("under notice", "warn"), ` It ends when the holder confirms, or when the time is up: ${why(holder.notice)}.`) : null,
             holder.lapsed ? h("p", {}, badge("lapsed", "warn"), " The first contender takes it.") : null,
             h("div.actions", {},
-              h("button", { type: "button", onclick: () => revoke(holder) }, "Revoke…"),
-              h("button", { type: "button", onclick: () => transfer(holder) }, "Transfer…")))),
+              context.may("manage", resource) ? h("button", { type: "button", onclick: () => revoke(holder) }, "Revoke…") : null,
+              context.may("hold", resource) ? h("button", { type: "button", onclick: () => transfer(holder) }, "Transfer…") : null))),
       ];
     });
     count_down();
@@ -317,7 +317,7 @@ export function mount(root, context, resource) {
       title: `Hand ${resource} over?`,
       explain: [
         "The lease ends and is granted to the successor in one step, with a new token.",
-        `Only ${holder.holder} may hand it over, so its session id is needed: its opener was told it, nobody else is.`,
+        `Only ${holder.holder} may hand it over, so its session id is needed: only its opener has it.`,
       ],
       fields: [
         { name: "to", label: "Successor", options: line.map((waiter) => ({ value: waiter.session_number, text: `${waiter.holder} (session ${waiter.session_number})` })) },

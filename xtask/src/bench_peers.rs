@@ -9,7 +9,7 @@ use crate::setup::install_needs;
 use crate::workspace::{cargo, root, succeed, target};
 
 const USAGE: &str = "\
-cargo xtask bench-peers [--quick] [--only NAME,…] [--runs N] [--name NAME]
+cargo xtask bench-peers [--quick] [--only NAME,…] [--runs N] [--name NAME] [--against BINARY]
 
 Starts 1- and 3-node set-ups of Tenure, etcd, ZooKeeper and Redis on this machine, each syncing before it acknowledges,
 drives all of them with `tenure bench`, and writes the medians into docs/benchmarks.md. Raw results go to
@@ -18,7 +18,8 @@ comparison goes on where it was. Delete the folder, or choose another name, to m
 
   --quick   the main rows once, in a few minutes, printed and not written into the page
   --only    only rows whose names contain one of these: cycles, 3-renewals, expiry, growth, …
-  --runs    how many of each; the table shows medians (3)";
+  --runs    how many of each; the table shows medians (3)
+  --against compares this release with an older binary of Tenure instead, taking turns: docs/benchmarks/against";
 
 /// The peers, and where they come from. Not among the needs of the tests: these are large.
 const PEERS: &[Need] = &[

@@ -3,6 +3,7 @@
 //!
 //! This crate is compiled first, without a cache, so it uses the standard library alone.
 
+mod attacks;
 mod bench_peers;
 mod chaos;
 mod ci;
@@ -32,6 +33,11 @@ struct Chore {
 }
 
 const CHORES: &[Chore] = &[
+    Chore {
+        name: "attacks",
+        help: "try every attack that must fail and print the table; groups by name, --list",
+        run: attacks::run,
+    },
     Chore {
         name: "chaos",
         help: "break a real cluster in network namespaces; --seconds S, --nodes N, --help for more",

@@ -69,13 +69,18 @@ pub const NEEDS: &[Need] = &[
     },
     Need {
         program: "moto_server",
-        used_for: "standing in for S3 and DynamoDB",
+        used_for: "an S3 and a DynamoDB on this machine",
         source: Source::PyPi("moto[server]"),
     },
     Need {
         program: "strace",
         used_for: "seeing that data is synced before it is acknowledged; stalling a sync",
         source: Source::Debian("strace"),
+    },
+    Need {
+        program: "valgrind",
+        used_for: "counting instructions per command",
+        source: Source::Debian("valgrind"),
     },
     Need {
         program: "schemathesis",

@@ -1,6 +1,6 @@
 //! `cargo xtask upgrade-rehearsal`: builds an older release and upgrades a cluster from it, under load.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use crate::workspace::{cargo, output, root, succeed, target};
@@ -37,30 +37,47 @@ fn last_commit(releases: &str) -> Option<String> {
 }
 
 fn rehearse(from: &str) -> Result<(), String> {
-    let git = |arguments: &[&str]| {
-        let mut git = Command::new("git");
-        git.args(arguments).current_dir(root());
-        git
-    };
     let commit = output(&mut git(&["rev-parse", "--verify", &format!("{from}^{{commit}}")]))?;
     let commit = commit.trim();
-    let folder = target().join("upgrade").join(commit);
-    let sources = folder.join("sources");
-    println!("building the release of {commit}");
-    if !sources.join("Cargo.toml").is_file() {
-        std::fs::create_dir_all(&sources).map_err(|error| format!("{}: {error}", sources.display()))?;
-        let archive = folder.join("sources.tar");
-        let archive = archive.to_string_lossy().into_owned();
-        succeed(&mut git(&["archive", "--output", &archive, commit]))?;
-        succeed(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&sources))?;
-    }
-    let mut build = cargo(&["build", "--quiet", "--package", "tenure-cli", "--bin", "tenure"]);
-    succeed(build.current_dir(&sources).env("CARGO_TARGET_DIR", folder.join("target")))?;
-    let older: PathBuf = folder.join("target/debug/tenure");
+    let older = older_binary(commit)?;
+    // The development build, like the older release: what is rehearsed does not depend on optimisation.
+    succeed(&mut cargo(&["build", "--quiet", "--package", "tenure-cli", "--bin", "tenure"]))?;
+    let newer = target().join("debug/tenure");
     let name = "a_rolling_upgrade_loses_nothing_and_can_be_undone_until_the_raise";
     let mut test = cargo(&["test", "--quiet", "--package", "tenure-e2e", "--test", "under_load", name]);
-    test.args(["--", "--nocapture"]).env("TENURE_OLD_BIN", older).env("TENURE_TEST_FULL", "1");
-    succeed(&mut test)
+    test.args(["--", "--nocapture"]).env("TENURE_TEST_FULL", "1");
+    succeed(test.env("TENURE_OLD_BIN", older).env("TENURE_BIN", newer))
+}
+
+/// The binary of a release, built on the first call. All releases share one build folder, so that what they
+/// have in common is compiled once.
+fn older_binary(commit: &str) -> Result<PathBuf, String> {
+    let folder = target().join("upgrade");
+    let binary = folder.join(format!("tenure-{commit}"));
+    if binary.is_file() {
+        return Ok(binary);
+    }
+    println!("building the release of {commit}");
+    let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+    let sources = folder.join("sources").join(commit);
+    if !sources.join("Cargo.toml").is_file() {
+        std::fs::create_dir_all(&sources).map_err(|error| failed(&sources, error))?;
+        let archive = folder.join(format!("{commit}.tar"));
+        succeed(git(&["archive", "--output"]).arg(&archive).arg(commit))?;
+        succeed(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&sources))?;
+        std::fs::remove_file(&archive).map_err(|error| failed(&archive, error))?;
+    }
+    let built = folder.join("target");
+    let mut build = cargo(&["build", "--quiet", "--package", "tenure-cli", "--bin", "tenure"]);
+    succeed(build.current_dir(&sources).env("CARGO_TARGET_DIR", &built))?;
+    std::fs::copy(built.join("debug/tenure"), &binary).map_err(|error| failed(&binary, error))?;
+    Ok(binary)
+}
+
+fn git(arguments: &[&str]) -> Command {
+    let mut git = Command::new("git");
+    git.args(arguments).current_dir(root());
+    git
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Takes one value in. What is beyond the last row counts as the largest that can be told.
+    /// Takes one value in. What is beyond the last row counts as the largest value that can be recorded.
     pub fn record(&mut self, value: u64) {
         let index = index(value).min(self.counts.len() - 1);
         self.counts[index] += 1;

@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use tenure_client::{ClientTls, Credential};
+
 /// A store that can be driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKind {
@@ -24,7 +26,7 @@ pub enum Workload {
     Cycles,
     /// Many sessions, each with one lease, are renewed over a few streams.
     Renewals,
-    /// Waiters stand in one queue; each releases as soon as it is granted.
+    /// Waiters are in one queue; each releases as soon as it is granted.
     Handover,
     /// The same with one waiter that has just queued.
     HandoverFresh,
@@ -121,6 +123,10 @@ pub struct Plan {
     pub target: TargetKind,
     /// Where it is: host:port each. Connections are spread over them in turn.
     pub endpoints: Vec<String>,
+    /// What is presented to Tenure.
+    pub credential: Option<Credential>,
+    /// How Tenure is reached over TLS, if it is.
+    pub tls: Option<ClientTls>,
     /// What is done.
     pub workload: Workload,
     /// Clients that work at once, each with a session of its own.
@@ -143,7 +149,7 @@ pub struct Plan {
     pub duration: Duration,
     /// How long the load runs before that.
     pub warm_up: Duration,
-    /// The processes of the store, whose processor time and memory are told.
+    /// The processes of the store, whose processor time and memory are reported.
     pub server_pids: Vec<u32>,
     /// The leader's process, for the workload that kills it.
     pub leader_pid: Option<u32>,
@@ -155,6 +161,8 @@ impl Plan {
         Plan {
             target,
             endpoints,
+            credential: None,
+            tls: None,
             workload,
             clients: 256,
             connections: 8,

@@ -30,7 +30,7 @@ pub fn begin(what: &str) -> u64 {
     number
 }
 
-/// Tells how it ended. What is never told is unknown.
+/// Reports how it ended. Without a report it is unknown.
 pub fn end(number: u64, outcome: &str) {
     tell(&format!("end {number} {} {outcome}", now()));
 }

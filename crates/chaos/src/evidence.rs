@@ -23,7 +23,7 @@ const TURN_WITHIN_SECONDS: u64 = 60;
 /// The registers that nodes are asked about in the end.
 const REGISTERS: [&str; 3] = ["settlement/cursor", "shard/7/owner", "probe/register"];
 
-/// Looks at the resources through one node after the other, from outside, until it is told to stop.
+/// Looks at the resources through one node after the other, from outside, until it is stopped.
 pub struct Onlooker {
     stop: std::sync::Arc<std::sync::atomic::AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,

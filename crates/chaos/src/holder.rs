@@ -13,7 +13,7 @@ use crate::emit::{begin, end, number, tell, wrote};
 use crate::ledger::{FENCE, Ledger, bare};
 use crate::time::now;
 
-/// What a holder is told on its command line.
+/// The command line of a holder.
 pub struct Holder {
     /// Its number, which no other process of the run has.
     pub process: u32,

@@ -75,7 +75,7 @@ impl Database {
         place(&self.server)
     }
 
-    /// Judges the rows. `acknowledged`: what writers were told is written.
+    /// Judges the rows. `acknowledged`: what was acknowledged to writers.
     pub fn judge(&self, acknowledged: &[u64]) -> Result<Judged, String> {
         block_on(async {
             let described = |error: tokio_postgres::Error| format!("the ledger cannot be read: {error}");

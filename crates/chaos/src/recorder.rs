@@ -33,11 +33,11 @@ struct Inside {
     unreadable: u64,
 }
 
-/// Everything that was told.
+/// Everything that was recorded.
 pub struct Recording {
     /// The history, without what the ledger says.
     pub history: History,
-    /// Rows that writers were told are written.
+    /// Rows that were acknowledged to writers.
     pub acknowledged: Vec<u64>,
     /// What came of writes to the ledger, by word.
     pub entries: BTreeMap<String, u64>,

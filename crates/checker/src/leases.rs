@@ -9,7 +9,7 @@ use crate::linear::Object;
 /// A resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Resource {
-    /// The last token that anybody was told.
+    /// The last token that was returned to anybody.
     last: u64,
     /// Whether a grant that nobody was notified of has come after it.
     hidden: bool,

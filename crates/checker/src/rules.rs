@@ -112,7 +112,7 @@ fn one_holder(history: &History) -> Vec<String> {
         .collect()
 }
 
-/// No token is issued twice, and none is smaller than one that was told before it was asked for.
+/// No token is issued twice, and none is smaller than one that was returned before the request.
 fn tokens_rise(history: &History) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut issued: BTreeMap<u64, &Arc<str>> = BTreeMap::new();
@@ -124,7 +124,7 @@ fn tokens_rise(history: &History) -> Vec<String> {
         by_end.push((operation.ended, token));
     }
     by_end.sort_unstable();
-    // The highest token told by each moment.
+    // The highest token returned by each moment.
     let mut highest = 0;
     for described in &mut by_end {
         highest = highest.max(described.1);
@@ -136,7 +136,7 @@ fn tokens_rise(history: &History) -> Vec<String> {
         if highest >= token {
             let invoked = operation.invoked;
             wrong.push(format!(
-                "{resource} was asked for at {invoked} us and granted token {token}, but token {highest} had been told by {ended} us"
+                "{resource} was asked for at {invoked} us and granted token {token}, but token {highest} had been returned by {ended} us"
             ));
         }
     }

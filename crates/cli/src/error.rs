@@ -4,7 +4,7 @@
 use std::io;
 
 use serde_json::{Value, json};
-use tenure_client::{ApiError, CallError, Code, Effect};
+use tenure_client::{ApiError, CallError, Code, CredentialError, Effect};
 use tenure_wire::json::ErrorBody;
 
 use crate::exit::Exit;
@@ -28,6 +28,14 @@ pub enum CommandError {
         /// What to do next.
         hint: Option<String>,
     },
+}
+
+impl From<CredentialError> for CommandError {
+    fn from(error: CredentialError) -> CommandError {
+        let hint =
+            "name a credential file with --credential or TENURE_CREDENTIAL; `tenure auth new` writes one";
+        CommandError::with_hint(Exit::Usage, error.to_string(), hint)
+    }
 }
 
 impl CommandError {

@@ -23,6 +23,8 @@ pub enum Exit {
     Unreachable = 6,
     /// There is no such thing, or it is free.
     NotFound = 7,
+    /// The caller may not do this, or what it presented is not accepted.
+    Denied = 8,
     /// Ended by SIGINT (Ctrl-C), in good order; the number that shells give it.
     Interrupted = 130,
     /// The same for SIGTERM.
@@ -46,6 +48,7 @@ impl Exit {
             Code::StaleToken | Code::UnknownToken => Exit::Stale,
             Code::NoLeader | Code::ShuttingDown | Code::UnknownOutcome => Exit::Unreachable,
             Code::NotFound | Code::UnknownNode => Exit::NotFound,
+            Code::Forbidden | Code::Unauthenticated => Exit::Denied,
             Code::InvalidTtl
             | Code::InvalidName
             | Code::InvalidSession

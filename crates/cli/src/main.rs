@@ -43,18 +43,23 @@ fn main() -> ExitCode {
         }
     };
     let output = Output::new(&cli.globals);
+    // A node uses the root in another way, and the others ask no store.
+    let globals = match cli.command {
+        Command::Serve(_) | Command::Completions(_) | Command::Man(_) => Ok(cli.globals),
+        _ => cli.globals.secured(),
+    };
     let code_of = match cli.command {
         #[cfg(target_os = "linux")]
         Command::Run(_) | Command::Elect(_) => exit::of_own,
         _ => ExitCode::from,
     };
-    let done = match cli.command {
+    let done = globals.and_then(|globals| match cli.command {
         #[cfg(target_os = "linux")]
-        Command::Run(args) => commands::run::run(args, &cli.globals, &output),
+        Command::Run(args) => commands::run::run(args, &globals, &output),
         #[cfg(target_os = "linux")]
-        Command::Elect(args) => commands::elect::run(args, &cli.globals, &output),
-        command => carry_out(command, &cli.globals, &output).map(ExitCode::from),
-    };
+        Command::Elect(args) => commands::elect::run(args, &globals, &output),
+        command => carry_out(command, &globals, &output).map(ExitCode::from),
+    });
     done.unwrap_or_else(|failure| {
         failure.tell(&output);
         code_of(failure.exit())
@@ -65,7 +70,7 @@ fn carry_out(command: Command, globals: &Globals, output: &Output) -> Result<Exi
     match command {
         #[cfg(target_os = "linux")]
         Command::Run(_) | Command::Elect(_) => unreachable!("these end with the code of their command"),
-        Command::Serve(args) => commands::serve::run(args, output),
+        Command::Serve(args) => commands::serve::run(args, globals, output),
         #[cfg(feature = "demo")]
         Command::Demo(args) => commands::demo::run(args, output),
         Command::Agent(args) => commands::agent::run(args, globals, output),

@@ -5,9 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::Nonce;
+use tenure_tls::{ClientTls, ClientTlsOptions, TlsError};
 use tokio::sync::mpsc;
 
 use crate::changes::Changes;
+use crate::credential::{Credential, CredentialError};
 use crate::dial::{Dial, Dialer};
 use crate::embedded::Embedded;
 use crate::endpoints::{Endpoint, Endpoints, InvalidEndpoint};
@@ -30,6 +32,20 @@ pub(crate) struct Shared {
     pub renewer: mpsc::UnboundedSender<ToRenewer>,
     /// Sessions that the store let run out before their deadlines.
     pub early_ends: AtomicU64,
+}
+
+/// Why no client can be made of what the environment says.
+#[derive(Debug, thiserror::Error)]
+pub enum EnvironmentError {
+    /// `TENURE_ENDPOINTS` or `TENURE_AGENT` names nothing.
+    #[error(transparent)]
+    Endpoint(#[from] InvalidEndpoint),
+    /// `TENURE_CREDENTIAL` names no credential.
+    #[error(transparent)]
+    Credential(#[from] CredentialError),
+    /// TLS cannot be used as it is asked for.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
 }
 
 /// A client of one store. Cheap to clone; clones share their connections and their renewer.
@@ -55,11 +71,11 @@ impl Client {
     /// A client of the cluster behind these endpoints; any one of them is enough, and one may be the host's
     /// agent. Nothing is connected yet, and the application's runtime is never needed for it.
     ///
-    /// While it has sessions it is told by the nodes who the members are, and follows them: the nodes of a
+    /// While it has sessions the nodes send it the list of members, and it follows them: the nodes of a
     /// cluster can all be replaced, one after the other. The endpoints given here are never dropped. An
     /// address that a node names is used once a node of the same cluster has answered there.
     pub fn connect(endpoints: &Endpoints) -> Client {
-        Client::connected(endpoints, Arc::new(SystemClock), Dialer::Tcp, Execution::Threads)
+        Client::connected(endpoints, Arc::new(SystemClock), Dialer::of(endpoints), Execution::Threads)
     }
 
     /// A client of a cluster over a network of the caller's own, living by any clock, running anywhere: for
@@ -70,7 +86,7 @@ impl Client {
         clock: Arc<dyn Clock>,
         execution: Execution,
     ) -> Client {
-        Client::connected(endpoints, clock, Dialer::Own(dial), execution)
+        Client::connected(endpoints, clock, Dialer::over(dial, endpoints), execution)
     }
 
     fn connected(
@@ -83,13 +99,38 @@ impl Client {
         Client::with(Arc::new(store), clock, execution)
     }
 
-    /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (a node on this machine if it
-    /// is not set), asked through the agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or
-    /// just the path).
-    pub fn from_environment() -> Result<Client, InvalidEndpoint> {
+    /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (else what the credential names, else
+    /// a node on this machine), with the credential in the file `TENURE_CREDENTIAL` if that is set, asked through the
+    /// agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or just the path). Over TLS if the credential
+    /// has certificates, or `TENURE_CA` names a file with the certificates of authorities; with the certificate in
+    /// `TENURE_CERT` and its key in `TENURE_KEY`, if these are set, and the name in `TENURE_SERVER_NAME` if the
+    /// nodes' certificates have another one than the endpoints.
+    pub fn from_environment() -> Result<Client, EnvironmentError> {
         let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
-        let nodes: Endpoints =
-            set("TENURE_ENDPOINTS").map_or(Ok(Endpoints::default()), |list| list.parse())?;
+        let credential = set("TENURE_CREDENTIAL").map(Credential::load).transpose()?;
+        let mut nodes: Endpoints = match set("TENURE_ENDPOINTS") {
+            Some(list) => list.parse()?,
+            None => credential.as_ref().and_then(Credential::endpoints).unwrap_or_default(),
+        };
+        let server_name = set("TENURE_SERVER_NAME");
+        let mut tls = match &credential {
+            Some(credential) => credential.tls(server_name.clone())?,
+            None => None,
+        };
+        if let Some(authorities) = set("TENURE_CA") {
+            let options = ClientTlsOptions { server_name, ..ClientTlsOptions::default() };
+            let mut options = options.authorities_file(authorities.as_ref())?;
+            if let (Some(certificate), Some(key)) = (set("TENURE_CERT"), set("TENURE_KEY")) {
+                options = options.certificate_files(certificate.as_ref(), key.as_ref())?;
+            }
+            tls = Some(ClientTls::new(options, Arc::new(SystemClock))?);
+        }
+        if let Some(tls) = tls {
+            nodes = nodes.secured(tls);
+        }
+        if let Some(credential) = credential {
+            nodes = nodes.with_credential(credential);
+        }
         let agent = set("TENURE_AGENT").map(|agent| match agent.strip_prefix('/') {
             Some(_) => Ok(Endpoint::agent(agent)),
             None => agent.parse(),

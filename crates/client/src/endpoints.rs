@@ -2,9 +2,13 @@
 //! because followers forward; the others are for the case that it is down. One of them may be the host's
 //! agent, behind a Unix socket: it is tried first and is never required.
 
+use tenure_tls::ClientTls;
+
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+
+use crate::credential::Credential;
 
 /// The port of an endpoint that names none.
 pub const DEFAULT_PORT: u16 = 7400;
@@ -96,8 +100,8 @@ impl FromStr for Endpoint {
         let rest = match text.split_once("://") {
             None => text,
             Some(("http", rest)) => rest.strip_suffix('/').unwrap_or(rest),
-            Some(("https", _)) => return Err(invalid("the store does not speak TLS")),
-            Some(_) => return Err(invalid("only http:// is known")),
+            Some(("https", rest)) => rest.strip_suffix('/').unwrap_or(rest),
+            Some(_) => return Err(invalid("only https:// and http:// are known")),
         };
         // An IPv6 address stands in brackets, so a colon behind the last bracket can only begin a port.
         let after_bracket = rest.rfind(']').map_or(0, |at| at + 1);
@@ -131,28 +135,98 @@ impl FromStr for Endpoint {
     }
 }
 
-/// At least one endpoint, in the order in which they are tried. Written with commas in between.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoints(Vec<Endpoint>);
+/// At least one endpoint, in the order in which they are tried, whether they are reached over TLS, and what is presented
+/// there. Written with commas in between, and without the credential.
+#[derive(Clone, Debug)]
+pub struct Endpoints {
+    list: Vec<Endpoint>,
+    /// Written with `https://`.
+    https: bool,
+    tls: Option<ClientTls>,
+    credential: Option<Credential>,
+}
+
+impl PartialEq for Endpoints {
+    /// The same places, reached in the same way.
+    fn eq(&self, other: &Self) -> bool {
+        self.list == other.list
+            && self.is_secured() == other.is_secured()
+            && self.credential == other.credential
+    }
+}
+
+impl Eq for Endpoints {}
 
 impl Endpoints {
+    fn of(list: Vec<Endpoint>) -> Endpoints {
+        Endpoints { list, https: false, tls: None, credential: None }
+    }
+
     /// The endpoints, in order.
     pub fn as_slice(&self) -> &[Endpoint] {
-        &self.0
+        &self.list
+    }
+
+    /// The same store, with this credential presented in every call.
+    #[must_use]
+    pub fn with_credential(self, credential: Credential) -> Endpoints {
+        Endpoints { credential: Some(credential), ..self }
+    }
+
+    /// What is presented in every call.
+    pub fn credential(&self) -> Option<&Credential> {
+        self.credential.as_ref()
+    }
+
+    /// The same nodes, reached over TLS. An agent on this host is reached as before.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tenure_client::{ClientTls, ClientTlsOptions, Endpoints};
+    /// # let now = tenure_clock::Clock::wall(&tenure_clock::SystemClock);
+    /// # let ca = tenure_tls::Root::generate(now)?;
+    ///
+    /// let options = ClientTlsOptions::default().authorities_text(ca.as_bytes())?;
+    /// let tls = ClientTls::new(options, std::sync::Arc::new(tenure_clock::SystemClock))?;
+    /// let endpoints = "db-1:7400,db-2:7400".parse::<Endpoints>()?.secured(tls);
+    /// assert_eq!(endpoints.to_string(), "https://db-1:7400,https://db-2:7400");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn secured(mut self, tls: ClientTls) -> Endpoints {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Whether nodes are to be reached over TLS.
+    pub fn is_secured(&self) -> bool {
+        self.https || self.tls.is_some()
+    }
+
+    /// How TLS is spoken; none if nobody has said whom to believe.
+    pub fn tls(&self) -> Option<&ClientTls> {
+        self.tls.as_ref()
+    }
+
+    /// One of them alone, reached in the same way.
+    #[must_use]
+    pub fn only(&self, endpoint: &Endpoint) -> Endpoints {
+        Endpoints { list: vec![endpoint.clone()], ..self.clone() }
     }
 
     /// The same store, asked through this agent first. Whatever the agent leaves unanswered goes to the
     /// others.
     pub fn through(&self, agent: Endpoint) -> Endpoints {
-        let others = self.0.iter().filter(|endpoint| **endpoint != agent).cloned();
-        Endpoints(std::iter::once(agent.clone()).chain(others).collect())
+        let others = self.list.iter().filter(|endpoint| **endpoint != agent).cloned();
+        Endpoints { list: std::iter::once(agent.clone()).chain(others).collect(), ..self.clone() }
     }
 }
 
 impl Default for Endpoints {
     /// A node on this machine that was started without options.
     fn default() -> Self {
-        Endpoints(vec![Endpoint(Place::Node { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT })])
+        Endpoints::of(vec![Endpoint(Place::Node { host: "127.0.0.1".to_owned(), port: DEFAULT_PORT })])
     }
 }
 
@@ -161,8 +235,11 @@ impl FromStr for Endpoints {
 
     fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
         let mut endpoints: Vec<Endpoint> = Vec::new();
+        let (mut https, mut http) = (false, false);
         for one in text.split(',').map(str::trim).filter(|one| !one.is_empty()) {
             let endpoint: Endpoint = one.parse()?;
+            https |= one.starts_with("https://");
+            http |= one.starts_with("http://");
             if !endpoints.contains(&endpoint) {
                 endpoints.push(endpoint);
             }
@@ -170,15 +247,22 @@ impl FromStr for Endpoints {
         if endpoints.is_empty() {
             return Err(InvalidEndpoint { text: text.to_owned(), why: "it is empty" });
         }
-        Ok(Endpoints(endpoints))
+        if https && http {
+            let why = "all nodes are reached over TLS, or none";
+            return Err(InvalidEndpoint { text: text.to_owned(), why });
+        }
+        Ok(Endpoints { https, ..Endpoints::of(endpoints) })
     }
 }
 
 impl fmt::Display for Endpoints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, endpoint) in self.0.iter().enumerate() {
+        for (index, endpoint) in self.list.iter().enumerate() {
             if index > 0 {
                 f.write_str(",")?;
+            }
+            if self.is_secured() && endpoint.socket().is_none() {
+                f.write_str("https://")?;
             }
             fmt::Display::fmt(endpoint, f)?;
         }
@@ -201,6 +285,7 @@ mod tests {
             (" a:1 , b:2,,a:1", "a:1,b:2"),
             ("unix:/run/tenure.sock,a:1", "unix:/run/tenure.sock,a:1"),
             ("unix:///run/tenure.sock", "unix:/run/tenure.sock"),
+            ("https://node-1,node-2:80", "https://node-1:7400,https://node-2:80"),
         ] {
             assert_eq!(text.parse::<Endpoints>().map(|endpoints| endpoints.to_string()), Ok(read.to_owned()));
         }
@@ -225,7 +310,7 @@ mod tests {
             ("a:b:1", "brackets"),
             ("::1", "brackets"),
             ("[x]:1", "no IPv6"),
-            ("https://a", "TLS"),
+            ("https://a,http://b", "over TLS, or none"),
             ("ftp://a", "http://"),
             ("unix:run/tenure.sock", "whole path"),
             ("a b:1", "no host has"),

@@ -60,7 +60,7 @@ impl TakeOverError {
 }
 
 impl Lease {
-    /// What a fence is told on taking over: the token, and what is left of the lease.
+    /// What a fence gets on taking over: the token, and what is left of the lease.
     /// [`take_over`](Self::take_over) does this and the rest by itself.
     pub fn takeover(&self) -> Result<Takeover, PermitError> {
         if !self.mode().writes() {
@@ -142,7 +142,7 @@ impl Lease {
 
 impl Client {
     /// Counts a stale write that a fence refused: a storage front end that is shown tokens calls this, and so
-    /// may whoever is told [`FenceError::Stale`] after its own lease is gone. It shows in `tenure get`, in
+    /// may whoever gets [`FenceError::Stale`] after its own lease is gone. It shows in `tenure get`, in
     /// `explain`, in the metrics and in watches. The store knows fences by the names that acquires
     /// [brought](crate::AcquireRequest::fences).
     pub fn report_refused(&self, fence: &FenceName, stale: &Stale) {

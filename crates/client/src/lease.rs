@@ -28,7 +28,7 @@ use crate::execution::Work;
 use crate::session::Handle;
 use crate::session_driver::{SessionDriver, To};
 
-/// What a lease is to its holder, and whether it has been told to give it up.
+/// What a lease is to its holder, and whether it is under notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseStatus {
     /// Held, in jeopardy, or ended and how.

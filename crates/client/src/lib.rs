@@ -11,7 +11,9 @@
 mod acquire;
 mod chance;
 mod changes;
+mod channel;
 mod client;
+mod credential;
 mod dial;
 mod election;
 mod embedded;
@@ -36,7 +38,9 @@ mod watchdog;
 
 pub use acquire::{AcquireError, AcquireRequest};
 pub use changes::Changes;
-pub use client::Client;
+pub use channel::Channel;
+pub use client::{Client, EnvironmentError};
+pub use credential::{Credential, CredentialError};
 pub use dial::{Connection, Dial, Dialled};
 pub use election::{Candidate, Election, ElectionError, Leader, Leadership, Observer};
 pub use embedded::Embedded;
@@ -67,12 +71,16 @@ pub use tenure_core::{
     Bounds, BrokenTiming, EndReason, Jeopardy, LeaseEnd, LeaseState, Mode, NoPermit, Suspect, Timing,
     TimingNumbers,
 };
+/// TLS, for [`Endpoints::secured`].
+pub use tenure_tls::{ClientTls, ClientTlsOptions, TlsError};
 /// The messages and clients of the gRPC interface, for callers of [`Transport::call`].
 pub use tenure_wire::proto;
 /// The words of refusals, and what a failed call has done.
 pub use tenure_wire::{About, ApiError, Code, Effect};
-/// What one transmission of a [`Transport::call`] goes over and comes to.
-pub use tonic::{Response, Status, transport::Channel};
+/// The text of a credential, and the file that it is kept in.
+pub use tenure_wire::{Bearer, CredentialFile, InvalidCredentialFile};
+/// What one transmission of a [`Transport::call`] comes to.
+pub use tonic::{Response, Status};
 
 /// The README's Rust, compiled and run.
 #[cfg(doctest)]

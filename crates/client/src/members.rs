@@ -64,7 +64,7 @@ impl Members {
     }
 
     /// Whether an advertised address can mean the same here as there: not "every address of this machine",
-    /// and not "this machine", unless this client was told to look for the store on its own machine.
+    /// and not "this machine", unless this client was configured to look for the store on its own machine.
     fn is_of_use(&self, endpoint: &Endpoint) -> bool {
         endpoint.socket().is_none()
             && !endpoint.is_unspecified()

@@ -24,11 +24,11 @@ use tenure_wire::proto::registers_client::RegistersClient;
 use tenure_wire::proto::sequencers_client::SequencersClient;
 use tenure_wire::proto::sessions_client::SessionsClient;
 use tenure_wire::{ApiError, Code, grpc, proto};
-use tonic::transport::Channel;
 
 use self::commands::Commands;
 use self::endpoint_errors::EndpointErrors;
 use self::renewals::Renewals;
+use crate::channel::Channel;
 use crate::dial::Dialer;
 use crate::endpoints::{Endpoint, Endpoints};
 use crate::error::{CallError, Tried, root_cause};

@@ -139,7 +139,7 @@ impl SessionRequest {
         self
     }
 
-    /// How long before the deadline work is [told to stop](Lease::stop_signal): the soft deadline. A quarter
+    /// How long before the deadline work gets the [stop signal](Lease::stop_signal): the soft deadline. A quarter
     /// of the usable TTL if not said.
     pub fn stop_before(mut self, before: Duration) -> Self {
         self.stop_before = Some(before);
@@ -242,7 +242,7 @@ impl Session {
 
     /// By how much too early the store let the session run out, if it did: what was left of its deadline by
     /// this machine's clock. The leader's clock then runs faster than rho allows, or this machine's slower;
-    /// or somebody ended the session and this process was not told. Say so: leases may end while their
+    /// or somebody ended the session and this process was not notified. Say so: leases may end while their
     /// holders act, and only fences protect.
     pub fn ended_early(&self) -> Option<Duration> {
         self.handle.driver.ended_early()

@@ -56,7 +56,7 @@ pub(crate) struct KeepOptions {
     pub logic: HolderOptions,
     /// How long to try to open it.
     pub open_within: Duration,
-    /// What must be left of a lease, or its work is told to stop.
+    /// What must be left of a lease, or its work gets the stop signal.
     pub stop_before: Duration,
     /// Whether this process's death is proof that nobody acts under the session any more.
     pub with_process: bool,
@@ -314,7 +314,7 @@ impl Inside {
             if must_stop {
                 kept.stop.send_if_modified(|stopped| !std::mem::replace(stopped, true));
             } else if *kept.stop.borrow() {
-                // Held again. Who was told to stop stays told; whoever asks from now on starts afresh.
+                // Held again. Work that got the stop signal stays stopped; whoever asks from now on starts afresh.
                 kept.stop = watch::Sender::new(false);
             }
             kept.status.send_if_modified(|last| std::mem::replace(last, status) != status);

@@ -17,9 +17,9 @@ use tenure_clock::{Clock, SystemClock};
 use tenure_wire::{ApiError, Code, Effect};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
-use tonic::transport::Channel;
 
 use crate::chance;
+use crate::channel::Channel;
 use crate::dial::{Dial, Dialer};
 use crate::endpoints::{Endpoint, Endpoints};
 use crate::error::{CallError, Tried, passes, refusal_in, root_cause};
@@ -104,12 +104,12 @@ impl Transport {
 
     /// The same, with a clock of the caller's.
     pub fn with_clock(endpoints: &Endpoints, clock: Arc<dyn Clock>) -> Self {
-        Self::dialling(Directory::new(endpoints), clock, Dialer::Tcp)
+        Self::dialling(Directory::new(endpoints), clock, Dialer::of(endpoints))
     }
 
     /// The same, over a network of the caller's.
     pub fn over(endpoints: &Endpoints, clock: Arc<dyn Clock>, dial: Arc<dyn Dial>) -> Self {
-        Self::dialling(Directory::new(endpoints), clock, Dialer::Own(dial))
+        Self::dialling(Directory::new(endpoints), clock, Dialer::over(dial, endpoints))
     }
 
     pub(crate) fn dialling(directory: Directory, clock: Arc<dyn Clock>, dialer: Dialer) -> Self {

@@ -462,7 +462,7 @@ async fn a_deposed_leader_queues_again() {
         assert_eq!(candidates[1].leading.load(Ordering::SeqCst), 0, "round {round}: the second does not");
     }
     let Leader::Elected { session: another, .. } = observer.next().await.expect("seen") else {
-        panic!("the line was never empty")
+        panic!("the queue was never empty")
     };
     assert_ne!(one, another);
 }

@@ -95,7 +95,7 @@ pub enum Done {
     Revoked {
         /// The leases touched.
         holdings: Vec<Holding>,
-        /// The token taken for nobody, where the leases ended at once.
+        /// The token taken without a holder, where the leases ended at once.
         token: Option<Token>,
     },
     /// The registers were read and written.
@@ -119,7 +119,7 @@ pub enum Done {
         /// How many pieces are: the number of the next one that is missing.
         pieces: u64,
     },
-    /// A token was taken for nobody.
+    /// A token was taken without a holder.
     BarrierTaken {
         /// The token.
         token: Token,

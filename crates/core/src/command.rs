@@ -104,7 +104,7 @@ pub enum Command {
         resource: ResourceName,
         /// Only this session's lease; `None` for every holder.
         session: Option<SessionNumber>,
-        /// At once, where only fences protect; a token is taken for nobody.
+        /// At once, where only fences protect; a token is taken without a holder.
         now: bool,
         /// For people; kept in the history.
         reason: Arc<str>,
@@ -118,7 +118,7 @@ pub enum Command {
     },
     /// Reads, compares and writes registers in one step.
     Write(Box<Write>),
-    /// Takes a token for nobody on a free resource, to be installed in its fences.
+    /// Takes a token without a holder on a free resource, to be installed in its fences.
     Barrier {
         /// The resource.
         resource: ResourceName,

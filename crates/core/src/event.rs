@@ -1,4 +1,4 @@
-//! What the machine tells the world: events, grouped by revision. Watchers get them, waiters receive their
+//! What the machine reports: events, grouped by revision. Watchers get them, waiters receive their
 //! grants by them, and the history that people read is made of them.
 
 use alloc::sync::Arc;
@@ -221,7 +221,7 @@ pub enum EventKind {
         /// The register.
         key: RegisterKey,
     },
-    /// A token was taken for nobody.
+    /// A token was taken without a holder.
     Barrier {
         /// The resource.
         resource: ResourceName,

@@ -399,7 +399,7 @@ impl Holder {
 
     /// What was left of the deadline when the store let the session run out, or knew nothing of it any more. The store counts
     /// a whole TTL from later than we do, so its clock ran faster than rho allows, or ours slower; unless somebody ended
-    /// the session and we were not told.
+    /// the session and we were not notified.
     pub fn ended_early(&self) -> Option<Duration> {
         self.ended_early
     }

@@ -64,8 +64,8 @@ pub use names::{
     FenceName, HolderName, IdentityName, InvalidName, PolicyName, RegisterKey, ResourceName, Scope,
 };
 pub use numbers::{
-    Generation, InvalidSessionId, InvalidToken, Nonce, RestoreId, Revision, Secret, SessionId, SessionNumber,
-    Slot, Token, TransmissionId,
+    Generation, InvalidSessionId, InvalidToken, Nonce, RestoreId, Revision, Secret, SecretForm, SessionId,
+    SessionNumber, Slot, Token, TransmissionId,
 };
 pub use pace::LeaderPace;
 pub use permit::{Permit, PermitCount, ReadPermit};

@@ -45,7 +45,7 @@ fn check_text(what: &'static str, text: &str, bytes_max: usize) -> Result<(), In
             alloc::format!("it has {} bytes, {bytes_max} are allowed", text.len()),
         ));
     }
-    // Nearly all names are plain, and that can be told many bytes at a time.
+    // Nearly all names are plain, and that can be checked many bytes at a time.
     let plain = text.bytes().fold(true, |plain, byte| plain & matches!(byte, b' '..=b'~'));
     if !plain && let Some(at) = text.find(char::is_control) {
         return Err(InvalidName::new(what, alloc::format!("it has a control character at byte {at}")));

@@ -135,19 +135,62 @@ impl fmt::Debug for Slot {
     }
 }
 
-/// The part of a session's id that only its opener knows: 128 random bits drawn by the proposer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Secret([u8; 16]);
+/// How a secret or a nonce stands in the log and in the state. Nothing here makes one form into the other: that is a
+/// hash, made where a command comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum SecretForm {
+    /// As its owner knows it. Format version 1 has no other form.
+    Plain,
+    /// A hash of it: whoever reads it from a disk can present nothing. Since format version 2.
+    Hashed,
+}
+
+/// The part of a session's id that only its opener knows: 128 random bits, or their hash.
+#[derive(Clone, Copy, Eq)]
+pub struct Secret {
+    bits: [u8; 16],
+    form: SecretForm,
+}
 
 impl Secret {
-    /// Wraps 128 random bits.
+    /// 128 random bits, as the opener knows them.
     pub const fn new(bits: [u8; 16]) -> Self {
-        Self(bits)
+        Self { bits, form: SecretForm::Plain }
+    }
+
+    /// The hash of a secret.
+    pub const fn hashed(bits: [u8; 16]) -> Self {
+        Self { bits, form: SecretForm::Hashed }
     }
 
     /// The bits.
     pub const fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
+        &self.bits
+    }
+
+    /// Whether these are the bits that the opener knows, or their hash.
+    pub const fn form(&self) -> SecretForm {
+        self.form
+    }
+
+    /// What one node shows another to renew a session: half of what both have stored of its secret.
+    pub const fn proof(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.bits;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+impl PartialEq for Secret {
+    /// Takes equally long wherever they differ: how long a refusal took tells nothing about a secret.
+    fn eq(&self, other: &Secret) -> bool {
+        let different = u128::from_ne_bytes(self.bits) ^ u128::from_ne_bytes(other.bits);
+        (different == 0) & (self.form as u8 == other.form as u8)
+    }
+}
+
+impl core::hash::Hash for Secret {
+    fn hash<H: core::hash::Hasher>(&self, state: &mut H) {
+        self.bits.hash(state);
     }
 }
 
@@ -157,20 +200,40 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What lets a repeated open find the session that it made: 128 random bits drawn by the client.
+/// What lets a repeated open find the session that it made: 128 random bits drawn by the client, or their hash.
 /// Shorter ones are refused at the edge; longer ones are folded there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Nonce([u8; 16]);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nonce {
+    bits: [u8; 16],
+    form: SecretForm,
+}
 
 impl Nonce {
-    /// Wraps 128 random bits.
+    /// 128 random bits, as the client knows them.
     pub const fn new(bits: [u8; 16]) -> Self {
-        Self(bits)
+        Self { bits, form: SecretForm::Plain }
+    }
+
+    /// The hash of a nonce.
+    pub const fn hashed(bits: [u8; 16]) -> Self {
+        Self { bits, form: SecretForm::Hashed }
     }
 
     /// The bits.
     pub const fn as_bytes(&self) -> &[u8; 16] {
-        &self.0
+        &self.bits
+    }
+
+    /// Whether these are the bits that the client knows, or their hash.
+    pub const fn form(&self) -> SecretForm {
+        self.form
+    }
+}
+
+impl fmt::Debug for Nonce {
+    /// Whoever knows a live session's nonce gets its id, so it is not printed by accident.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Nonce(…)")
     }
 }
 
@@ -180,6 +243,10 @@ impl Nonce {
 pub struct TransmissionId([u8; 16]);
 
 impl TransmissionId {
+    /// Stands in a list of transmissions for a caller that hangs up without undoing anything, because it can
+    /// repeat its acquire. No node ever draws it, so nothing undoes it.
+    pub(crate) const NEVER_UNDONE: Self = Self([0; 16]);
+
     /// Wraps 128 random bits.
     pub const fn new(bits: [u8; 16]) -> Self {
         Self(bits)
@@ -190,9 +257,10 @@ impl TransmissionId {
         &self.0
     }
 
-    /// The nonce under which a session that this transmission opens is found again.
-    pub const fn nonce(self) -> Nonce {
-        Nonce(self.0)
+    /// The nonce under which a session that this transmission opens is found again, in the form that the session's
+    /// secret has. It is the same bits in both forms: no client can present one that is said to be a hash.
+    pub const fn nonce(self, form: SecretForm) -> Nonce {
+        Nonce { bits: self.0, form }
     }
 }
 
@@ -238,7 +306,11 @@ impl core::error::Error for InvalidSessionId {}
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-", self.number)?;
-        self.secret.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        match self.secret.form {
+            SecretForm::Plain => self.secret.bits.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
+            // Not an id that anybody could use.
+            SecretForm::Hashed => f.write_str("…"),
+        }
     }
 }
 
@@ -254,7 +326,7 @@ impl FromStr for SessionId {
         }
         let number = SessionNumber::new(number.parse().map_err(|_| InvalidSessionId)?);
         let bits = u128::from_str_radix(hex, 16).map_err(|_| InvalidSessionId)?;
-        Ok(SessionId { number, secret: Secret(bits.to_be_bytes()) })
+        Ok(SessionId { number, secret: Secret::new(bits.to_be_bytes()) })
     }
 }
 
@@ -272,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_session_id_reads_what_it_writes() {
-        let id = SessionId { number: SessionNumber::new(7), secret: Secret([0xab; 16]) };
+        let id = SessionId { number: SessionNumber::new(7), secret: Secret::new([0xab; 16]) };
         assert_eq!(alloc::format!("{id}").parse(), Ok(id));
         for bad in
             ["", "7", "7-", "-ab", "x-abababababababababababababababab", "7-+bababababababababababababababab"]
@@ -280,5 +352,27 @@ mod tests {
             assert_eq!(bad.parse::<SessionId>(), Err(InvalidSessionId), "{bad}");
         }
         assert!(!alloc::format!("{id:?}").contains("abab"), "a secret is never printed by accident");
+    }
+
+    #[test]
+    fn a_hash_is_no_secret_and_neither_prints_itself() {
+        let bits = [0xab; 16];
+        assert_ne!(Secret::new(bits), Secret::hashed(bits), "presenting the hash must not open anything");
+        assert_ne!(Nonce::new(bits), Nonce::hashed(bits));
+        for at in 0..16 {
+            let mut other = bits;
+            other[at] ^= 1;
+            assert_ne!(Secret::hashed(bits), Secret::hashed(other));
+        }
+        let id = SessionId { number: SessionNumber::new(7), secret: Secret::hashed(bits) };
+        let nonce = Nonce::new(bits);
+        let printed = [alloc::format!("{id}"), alloc::format!("{id:?}"), alloc::format!("{nonce:?}")];
+        assert!(printed.iter().all(|text| !text.contains("ab") && !text.contains("171")), "{printed:?}");
+    }
+
+    #[test]
+    fn forms_cost_no_memory_where_a_nonce_may_be_missing() {
+        assert_eq!(size_of::<Option<Nonce>>(), 17);
+        assert_eq!(size_of::<SessionId>(), 32);
     }
 }

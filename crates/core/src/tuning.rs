@@ -1,8 +1,8 @@
 //! What five numbers cost and buy, what would mend numbers that do not fit, and which to choose for what was
 //! measured. Everything that `tenure tune` says is computed here; it never measures anything itself.
 //!
-//! Two kinds of number must not be blurred. The *inequalities* (`timing.rs`) are promises: if the bounds hold, they
-//! hold. What stands here under [`Consequences`] are costs. None of them is a probability: renewals are lost together (a
+//! Keep two kinds of number apart. The *inequalities* (`timing.rs`) are promises: if the bounds hold, they
+//! hold. [`Consequences`] are costs. None of them is a probability: renewals are lost together (a
 //! partition, a busy disk, an election), so a chance computed from single losses would be a number without a meaning.
 
 use alloc::vec::Vec;

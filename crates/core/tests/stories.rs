@@ -77,6 +77,7 @@ stories! {
     grants_name_the_whole_fence_set
     guard_is_fixed_by_the_first_guarded_write
     guarded_write_needs_a_live_exclusive_token
+    hang_up_beside_a_nonce_takes_nothing_back
     hang_up_of_the_last_transmission_undoes_the_grant
     hang_up_undoes_only_what_its_own_transmission_did
     head_of_queue_waits_for_all_and_is_not_overtaken
@@ -106,6 +107,7 @@ stories! {
     nonce_opens_one_session
     one_revision_for_each_command
     paused_holder_and_new_leader_are_reported
+    plain_acquires_of_a_plain_session
     priority_never_takes_from_a_holder
     proof_of_death_skips_the_delay_of_armed_fences
     reentrance_is_counted_only_if_asked_for
@@ -121,7 +123,7 @@ stories! {
     retried_acquire_gets_the_first_answer
     retried_close_finds_no_session
     revoke_goes_by_notice
-    revoke_now_takes_a_token_for_nobody
+    revoke_now_takes_a_token_without_a_holder
     revoking_a_lapsed_lease_needs_no_notice
     semaphore_has_slots
     session_ids_are_not_reused

@@ -110,7 +110,7 @@ fn half(narrator: &mut Narrator, ttl: Duration, lease: bool) -> Result<Value, De
         if *what == "stopped" {
             let woken = moment();
             holder.wake()?;
-            // A lock's holder goes on as if nothing had been; a lease's asks and is told. What it was about
+            // A lock's holder goes on as if nothing had been; a lease's holder asks and gets a no. What it was about
             // to say when it was stopped is older than this.
             let mut woke = holder.wait_for(&["stopped", "acted"])?;
             while woke.at < woken {

@@ -17,7 +17,7 @@ use crate::{moment, redlock};
 /// What a role process does.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Role {
-    /// Holds a lease and writes one register when it is told to: `check`, `write VALUE`.
+    /// Holds a lease and writes one register on command: `check`, `write VALUE`.
     Writer { endpoints: String, holder: String, ttl_ms: u64, resource: String, key: String, fenced: bool },
     /// Sends the rows of a batch.
     Batch(Batch),
@@ -30,7 +30,7 @@ pub enum Role {
     /// Takes a plain lock (a register that must not exist yet), asking again and again, and acts until it is
     /// ended.
     Lock { endpoints: String, holder: String, key: String },
-    /// Holds a Redlock and writes when it is told to: `check`, `write VALUE`.
+    /// Holds a Redlock and writes on command: `check`, `write VALUE`.
     Redlock { instances: Vec<SocketAddr>, storage: SocketAddr, name: String, ttl_ms: u64 },
 }
 
@@ -137,7 +137,7 @@ async fn act(role: Role) -> Result<(), String> {
     }
 }
 
-/// Takes a permit when told `check`, and writes under it when told `write VALUE`, however long after.
+/// Takes a permit on `check`, and writes under it on `write VALUE`, however long after.
 async fn writer(client: &Client, lease: &Lease, key: &str, fenced: bool) -> Result<(), String> {
     let mut lines = lines();
     let mut permit = None;

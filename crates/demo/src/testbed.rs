@@ -124,7 +124,7 @@ impl Testbed {
         Http::new(self.addresses[0])
     }
 
-    /// Lets the cluster issue tokens for nobody until the next grant has this one.
+    /// Lets the cluster issue tokens without a holder until the next grant has this one.
     pub fn next_token(&self, token: u64) -> Result<(), DemoError> {
         let mut http = self.http();
         let resource = serde_json::json!({"holder": "testbed", "ttl_ms": 5_000});

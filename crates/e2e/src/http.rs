@@ -304,7 +304,7 @@ enum Framing {
     UntilClosed,
 }
 
-/// The body of an answer, whichever way its end is told.
+/// The body of an answer, whichever way its end is marked.
 pub(crate) struct Body<R> {
     connection: R,
     framing: Framing,

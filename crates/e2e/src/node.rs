@@ -42,6 +42,8 @@ pub struct Node {
     address: SocketAddr,
     scratch: Scratch,
     options: NodeOptions,
+    /// Arguments beside these, which change from start to start.
+    extra: Vec<String>,
     child: Option<Child>,
 }
 
@@ -63,7 +65,7 @@ impl Node {
     pub fn prepare(name: &str, options: NodeOptions) -> Self {
         raise_file_limit();
         let address = options.placed.as_ref().map_or_else(free_address, |(_, address)| *address);
-        Self { address, scratch: Scratch::new(name), options, child: None }
+        Self { address, scratch: Scratch::new(name), options, extra: Vec::new(), child: None }
     }
 
     /// Adds arguments of `tenure serve` for the next start.
@@ -79,6 +81,16 @@ impl Node {
     /// Sets the arguments of `tenure serve` for the next start, besides those of its place.
     pub fn set_arguments(&mut self, arguments: &[&str]) {
         self.options.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    }
+
+    /// Sets further arguments of `tenure serve` for the next start, in the place of those set in this way before.
+    pub fn set_extra(&mut self, arguments: &[&str]) {
+        self.extra = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+    }
+
+    /// Tells it to look for another certificate (SIGHUP).
+    pub fn hang_up(&self) {
+        self.signal(Signal::HUP);
     }
 
     /// Starts the process without waiting for it to serve.
@@ -101,7 +113,7 @@ impl Node {
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]);
         command.arg("serve").arg("--listen").arg(self.address.to_string());
-        command.arg("--data-dir").arg(self.data_path()).args(&self.options.arguments);
+        command.arg("--data-dir").arg(self.data_path()).args(&self.options.arguments).args(&self.extra);
         command.args(older.map(|(_, arguments)| arguments).unwrap_or_default());
         command.envs(self.options.environment.iter().map(|(name, value)| (name, value)));
         command
@@ -268,7 +280,7 @@ impl Drop for Node {
     }
 }
 
-/// The older release, and further arguments of it: the program that `TENURE_OLD_BIN` names, or else this one, told to know
+/// The older release, and further arguments of it: the program that `TENURE_OLD_BIN` names, or else this one, limited to
 /// only the first format version.
 fn older_release() -> (PathBuf, Vec<String>) {
     match std::env::var_os("TENURE_OLD_BIN") {

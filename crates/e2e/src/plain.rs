@@ -59,7 +59,7 @@ enum PlainReply {
     Lost,
 }
 
-/// How an acquire is told from others.
+/// What distinguishes an acquire from others.
 #[derive(Clone, Debug)]
 pub enum By {
     /// The session and the command's number within it.
@@ -86,7 +86,7 @@ impl PlainCaller {
         PlainCaller { name, nodes, ttl, dice, session: None }
     }
 
-    /// How the next acquire is told from others; `None` if the session that it needs cannot be had now. `now` reads the
+    /// What distinguishes the next acquire from others; `None` if the session that it needs cannot be had now. `now` reads the
     /// caller's clock.
     pub fn draw(&mut self, now: impl Fn() -> u64) -> Option<By> {
         match self.dice.between(0, 5) {

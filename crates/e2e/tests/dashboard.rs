@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tenure_e2e::{
-    BROWSER, Browser, Cluster, Http, Node, Scratch, Screen, alone, alongside, scale, skipped_without, until,
-    until_some,
+    BROWSER, Browser, Cluster, Http, Node, Scratch, Screen, alone, alongside, run_tenure, scale,
+    skipped_without, until, until_some,
 };
 
 const ACCESSIBILITY: &str = include_str!("../../../web/tests/accessibility.js");
@@ -130,7 +130,7 @@ fn every_view_shows_a_running_cluster_to_everybody() {
             match (short, name) {
                 ("cluster", "light") => {
                     says(&browser, &["healthy", "3 of 3 nodes answer", "leads in term", "Behind", "answers"]);
-                    let tiles = ["Leases", "Sessions", "In line", "Grants per second", "Renewals per second"];
+                    let tiles = ["Leases", "Sessions", "Queued", "Grants per second", "Renewals per second"];
                     says(&browser, &tiles);
                     let tiles =
                         ["Expiries per second", "Refused stale writes", "Cluster time", "Dropped time"];
@@ -474,4 +474,167 @@ fn five_thousand_leases_are_filtered_at_once() {
         "document.querySelector('.rows').innerText.includes('shard-4-0999')",
     );
     assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+/// Names are anybody's choice. In no view may one become anything but text.
+#[test]
+fn attack_web_hostile_names() {
+    if skipped_without(BROWSER, "attack_web_hostile_names") {
+        return;
+    }
+    let _turn = alongside();
+    let node = Node::start("dashboard-hostile");
+    let mut http = node.http();
+    let hostile = [
+        "<img src=x onerror=window.pwned=1>",
+        "\"><script>window.pwned=1</script>",
+        "' onmouseover='window.pwned=1",
+        "javascript:window.pwned=1",
+        "{{window.pwned=1}}${window.pwned=1}",
+        "</td></tr></table><svg onload=window.pwned=1>",
+    ];
+    for name in hostile {
+        let body = json!({
+            "resources": [name], "holder": name, "ttl_ms": 3_600_000, "fences": [name],
+        });
+        let lease = post(&mut http, "/v1/leases:acquire", &body);
+        let token = lease["grants"][0]["token"].clone();
+        let place = tenure_e2e::path_segment(name);
+        http.post(&format!("/v1/fences/{place}:arm"), &json!({"fence": name, "token": token}));
+        let refused = json!({"fence": name, "presented": 1, "seen": token, "count": 3});
+        http.post(&format!("/v1/fences/{place}:refused"), &refused);
+        http.post(&format!("/v1/leases/{place}:revoke"), &json!({"reason": name}));
+        http.put(&format!("/v1/registers/{place}"), &json!({"value": name}));
+    }
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/", node.address()));
+    let shown = "document.querySelector('main h1') !== null";
+    let mut views: Vec<String> =
+        ["cluster", "leases", "incident", "tuner", "signin"].map(String::from).to_vec();
+    views.extend(hostile.map(|name| format!("resource/{}", tenure_e2e::path_segment(name))));
+    for view in views {
+        browser.evaluate(&format!("location.hash = {}", json!(format!("#/{view}"))));
+        browser.until("the view is shown", shown);
+        browser.drawn();
+        // What a name could have become, and what would have run.
+        let found = browser.evaluate(
+            "[window.pwned ?? null, document.querySelectorAll('main img, main script, main svg[onload], main iframe').length,
+              [...document.querySelectorAll('main *')].filter((one) => [...one.attributes].some((attribute) => attribute.name.startsWith('on'))).length,
+              [...document.querySelectorAll('main a')].filter((link) => link.protocol === 'javascript:').length]",
+        );
+        assert_eq!(found, json!([null, 0, 0, 0]), "{view}");
+    }
+    go(&browser, "leases");
+    browser.until(
+        "the names are there as text",
+        "document.querySelector('main').innerText.includes('<img src=x')",
+    );
+    // Nor did the browser have to stop anything.
+    let complaints = browser.complaints();
+    assert!(!complaints.iter().any(|one| one.contains("Content Security Policy")), "{complaints:?}");
+}
+
+/// Everything `tenure` is asked here must work.
+#[track_caller]
+fn tenure(node: &Node, credential: Option<&std::path::Path>, arguments: &[&str]) -> String {
+    let mut all = Vec::new();
+    let shown = credential.map(|path| path.display().to_string());
+    if let Some(path) = &shown {
+        all.extend(["--credential", path]);
+    }
+    all.extend(arguments);
+    let output = run_tenure(&node.endpoint(), &all);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "tenure {arguments:?}: {said}");
+    String::from_utf8(output.stdout).expect("text")
+}
+
+/// A credential file as `tenure auth new > FILE` leaves it.
+#[track_caller]
+fn credential(node: &Node, own: Option<&std::path::Path>, name: &str, may: &str) -> PathBuf {
+    let text = tenure(node, own, &["auth", "new", name, "--on", "*", "--may", may]);
+    let path = node.scratch().path().join(format!("{name}.cred"));
+    std::fs::write(&path, text).expect("a file");
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("a mode");
+    path
+}
+
+/// Pastes a credential file into the page.
+fn sign_in(browser: &Browser, text: &str) {
+    go(browser, "signin");
+    browser.until("it can be pasted", "document.getElementById('file') !== null");
+    browser.evaluate(&format!("document.getElementById('file').value = {}", json!(text)));
+    browser.evaluate("document.querySelector('main form').requestSubmit()");
+}
+
+/// Who pastes a credential sees what its policies allow; and the secret is nowhere but in the page's memory.
+#[test]
+fn attack_web_credential_in_storage_or_url() {
+    if skipped_without(BROWSER, "attack_web_credential_in_storage_or_url") {
+        return;
+    }
+    let _turn = alongside();
+    let node = Node::start("dashboard-sign-in");
+    let every = "read,hold,write,manage,observe,operate,grant";
+    let admin = credential(&node, None, "admin", every);
+    let reader = credential(&node, Some(&admin), "reader", "read,observe");
+    tenure(&node, Some(&admin), &["auth", "enforce"]);
+    tenure(&node, Some(&admin), &["acquire", "settlement/cron", "--ttl", "1h", "--holder", "node-a"]);
+
+    let browser = Browser::start();
+    browser.open(&format!("http://{}/", node.address()));
+    browser.until("one is asked who one is", "document.querySelector('main h1')?.textContent === 'Sign in'");
+    std::fs::write(pictures().join("sign-in.png"), browser.picture()).expect("a picture");
+    sign_in(&browser, "not a credential");
+    browser.until(
+        "it is refused",
+        "document.querySelector('main [role=alert]').textContent.includes('no credential file')",
+    );
+
+    let text = std::fs::read_to_string(&reader).expect("the file");
+    let line = text.lines().find_map(|line| line.strip_prefix("credential: ")).expect("a credential");
+    let secret = line.rsplit('_').next().expect("a secret").to_owned();
+    sign_in(&browser, &text);
+    browser.until("it is known", "document.getElementById('who').textContent === 'cred/reader'");
+    browser
+        .until("the cluster is shown", "document.getElementById('link').textContent.startsWith('live from')");
+    go(&browser, "resource/settlement%2Fcron");
+    browser.until("the holder is shown", "document.querySelector('main').innerText.includes('node-a')");
+    let buttons = "[...document.querySelectorAll('main .holder button')].map((button) => button.textContent)";
+    assert_eq!(browser.evaluate(buttons), json!([]), "a reader is offered nothing that it may not do");
+    tenure(&node, Some(&admin), &["acquire", "settlement/later", "--ttl", "1h", "--holder", "node-b"]);
+    go(&browser, "leases");
+    browser.until(
+        "events arrive with the header",
+        "document.querySelector('main').innerText.includes('settlement/later')",
+    );
+    std::fs::write(pictures().join("signed-in.png"), browser.picture()).expect("a picture");
+
+    // Everywhere that outlives the page, or that others see.
+    let places = browser.evaluate(
+        "(async () => JSON.stringify([
+            location.href, document.cookie, {...localStorage}, {...sessionStorage}, history.state, window.name,
+            (await indexedDB.databases()).map((one) => one.name), 'caches' in window ? await caches.keys() : [],
+            performance.getEntries().map((entry) => entry.name), document.documentElement.outerHTML,
+            [...document.querySelectorAll('input, textarea')].map((one) => one.value),
+        ]))()",
+    );
+    let places = places.as_str().expect("text");
+    assert!(places.contains("/v1/leases"), "the requests are listed: {places}");
+    assert!(!places.contains(&secret) && !places.contains("tenure_"), "{places}");
+    for request in browser.requests() {
+        assert!(!request.contains(&secret), "{request}");
+    }
+    assert!(!node.log().contains(&secret), "the node's log has the secret");
+    let audit =
+        std::fs::read_to_string(node.data_path().join("audit/audit-000001.jsonl")).expect("an audit log");
+    assert!(audit.contains("\"call\":\"auth.put_credential\"") && !audit.contains(&secret), "{audit}");
+
+    // Who may revoke is offered it; and a reloaded page has forgotten everything.
+    sign_in(&browser, &std::fs::read_to_string(&admin).expect("the file"));
+    browser.until("it is another now", "document.getElementById('who').textContent === 'cred/admin'");
+    go(&browser, "resource/settlement%2Fcron");
+    browser.until("it may revoke", "[...document.querySelectorAll('main .holder button')].some((button) => button.textContent === 'Revoke…')");
+    browser.open(&format!("http://{}/?again", node.address()));
+    browser.until("one is asked again", "document.querySelector('main h1')?.textContent === 'Sign in'");
 }

@@ -83,7 +83,7 @@ fn an_operator_guards_a_table_looks_at_it_and_gets_past_it() {
     let printed = ended(&ledger.fence(&["status"]), 1);
     assert!(printed.contains("no token has been installed yet"), "{printed}");
 
-    // A token for nobody shuts everybody out; so does having none.
+    // A token without a holder shuts everybody out; so does having none.
     let taken = ledger.fence(&["barrier", RESOURCE, "--json"]);
     let taken: Value = serde_json::from_str(&ended(&taken, 0)).expect("one object");
     let token = taken["token"].as_u64().expect("a token");

@@ -88,7 +88,7 @@ fn reachable(output: &Output) -> Vec<u64> {
 fn a_single_node_becomes_three_under_load() {
     let _turn = alongside();
     let mut grown = Grown::from_single("growth");
-    // The others are not told to the client: it is notified of them from the first.
+    // The client is configured with the first node only: it learns of the others from it.
     let client = client(&grown.nodes[0].endpoint());
     let cluster = done(&grown.run(1, &["cluster", "status", "--json"]))["cluster"].clone();
     block_on(async {
@@ -159,7 +159,7 @@ fn a_single_node_becomes_three_under_load() {
     });
 }
 
-/// Whoever starts a single node's data in a way that cannot work is told which way does, and nothing has
+/// A start on a single node's data that cannot work is refused with the one that does, and nothing has
 /// changed.
 #[test]
 fn wrong_starts_say_what_to_do() {

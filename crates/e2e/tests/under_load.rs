@@ -2,10 +2,13 @@
 //! bring back a node that was away for long. Nothing acknowledged is lost and no session ends
 //! (`acknowledged_is_kept`, `healthy_holder_keeps`).
 
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use tenure_e2e::{Cluster, Renewer, Workers, alone, assert_kept, run_tenure, scale, until, until_some};
+use tenure_e2e::{
+    Cluster, Renewer, RootFile, Workers, alone, assert_kept, run_tenure, scale, until, until_some,
+};
 
 const TTL: Duration = Duration::from_secs(6);
 const HOLDERS: usize = 6;
@@ -70,6 +73,65 @@ fn a_rolling_restart_loses_no_session() {
     cluster.leader();
     let (many, gap) = at_work.judge(&cluster, 2);
     println!("rolling restart: {many} grants kept, the longest time without an answer {gap:?}");
+}
+
+/// A cluster without TLS gets it, one node after the other: first the peers, then the clients. Nothing is lost on the way.
+#[test]
+fn a_running_cluster_changes_over_to_tls() {
+    let _turn = alone();
+    let root = RootFile::new("securing-root");
+    let mut cluster = Cluster::start("securing", 3);
+    let at_work = AtWork::start(&cluster);
+    let mut changes = 0;
+    for (peer, client) in [("off", "off"), ("both", "off"), ("require", "off"), ("require", "both")] {
+        for number in 1..=3 {
+            let node = cluster.node_mut(number);
+            assert!(node.terminate(Duration::from_secs(30)).success(), "it ends in good order");
+            node.set_extra(&["--root", &root.path(), "--peer-tls", peer, "--client-tls", client]);
+            node.restart();
+            cluster.leader();
+            changes += 1;
+        }
+        println!("all nodes run with --peer-tls {peer} --client-tls {client}");
+    }
+    // Whoever has the root gets in over TLS, and nobody gets to the peers without it.
+    let status = run_tenure(&cluster.endpoints(), &["--root", &root.path(), "cluster", "status", "--json"]);
+    assert!(status.status.success(), "{status:?}");
+    for number in 1..=3 {
+        let mut stream =
+            std::net::TcpStream::connect(cluster.peer_address(number)).expect("the port is open");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        stream
+            .write_all(&[&80_u32.to_le_bytes()[..], &[0; 9], b"TENUREPR", &[0; 72]].concat())
+            .expect("it is sent");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(!answer.windows(8).any(|piece| piece == b"TENUREPR"), "node {number} greets in plaintext");
+    }
+    let (many, gap) = at_work.judge(&cluster, 2);
+    println!(
+        "change to TLS: {changes} restarts, {many} grants kept, the longest time without an answer {gap:?}"
+    );
+}
+
+/// The same for a single node: its sessions are there after each restart.
+#[test]
+fn a_single_node_changes_over_to_tls() {
+    let root = RootFile::new("securing-one-root");
+    let mut node = tenure_e2e::Node::start("securing-one");
+    let body = json!({"holder": "h", "ttl_ms": 60_000});
+    let grant = node.http().post("/v1/leases/kept:acquire", &body).expect(200);
+    let session = grant["session"].as_str().expect("an id").to_string();
+    for client in ["both", "require"] {
+        assert!(node.terminate(Duration::from_secs(30)).success());
+        node.set_extra(&["--root", &root.path(), "--client-tls", client]);
+        node.spawn();
+        let renew = || {
+            let arguments = ["--root", &root.path(), "session", "renew", &session];
+            run_tenure(&node.endpoint(), &arguments).status.success()
+        };
+        until("the session is renewed over TLS", Duration::from_secs(30), renew);
+    }
 }
 
 /// A rolling upgrade: nodes of two releases in one cluster, back and forth, then all of them the newer one, then the agreed

@@ -518,7 +518,7 @@ mod tests {
     use super::*;
 
     /// The writer's generation was in when the next two holders came: it was built upon, and the writer must
-    /// be told so, although the newest fence does not lead to it directly.
+    /// learn so, although the newest fence does not lead to it directly.
     #[test]
     fn a_writer_that_two_holders_have_built_upon_learns_that_it_landed() {
         let folder = std::env::temp_dir().join(format!("tenure-files-chain-{}", std::process::id()));

@@ -1,5 +1,5 @@
-//! The comparison that every fence makes, for adapters that make it in Rust: `tenure-core`'s, told in this
-//! crate's words. Those that must make it inside the storage (SQL, Lua) repeat it there, and the suite holds
+//! The comparison that every fence makes, for adapters that make it in Rust: `tenure-core`'s, with this crate's types.
+//! Those that must make it inside the storage (SQL, Lua) repeat it there, and the suite holds
 //! all of them to the same answers.
 
 use tenure_core::{Fenced, Progress, Scope, Token};

@@ -26,7 +26,7 @@ pub struct Storage {
     pub mutation: Mutation,
 }
 
-/// A mark that can be told from others by its token.
+/// A mark that differs from others by its token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Fence(Mark);
 
@@ -47,7 +47,7 @@ pub enum Phase {
     Installed,
     /// It has read the rows and works.
     Working,
-    /// A fence told it that it is over.
+    /// A fence refused it: it is over.
     Fenced,
 }
 

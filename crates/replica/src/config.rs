@@ -2,11 +2,12 @@
 
 use crate::NodeId;
 use crate::low_latency::LowLatencyOptions;
-use crate::peer::{Agreed, Versions};
+use crate::peer::{Agreed, PeerSecurity, Versions};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use tenure_tls::KeyHash;
 
 /// How one replica is to run.
 #[derive(Clone, Debug)]
@@ -19,6 +20,10 @@ pub struct Config {
     pub peers: BTreeMap<NodeId, String>,
     /// Listen for peers at an address that only the membership names even if other machines reach it.
     pub beyond_this_machine: bool,
+    /// How connections between nodes are secured.
+    pub security: PeerSecurity,
+    /// The hash of this node's key, if it has one: entered into the membership, so that nobody else is this node.
+    pub key: Option<KeyHash>,
     /// Heartbeats and elections.
     pub timing: RaftTiming,
     /// The same for a node that listens to nobody.
@@ -48,6 +53,8 @@ impl Config {
             node,
             peers: BTreeMap::new(),
             beyond_this_machine: true,
+            security: PeerSecurity::Off,
+            key: None,
             timing: RaftTiming::default(),
             timing_alone: RaftTiming::default(),
             log: LogOptions::default(),

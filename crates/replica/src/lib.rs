@@ -32,7 +32,9 @@ pub use error::{BarrierError, FatalError, ForwardError, MembershipError, Propose
 pub use leadership::{LeaderTerm, Leadership};
 pub use low_latency::{CallerDetector, LowLatencyOptions, LowLatencyStatus, spin_wait};
 pub use machine::StateMachine;
-pub use peer::{Agreed, ForwardHandler, Listener, Network, NoNetwork, Stream, TcpNetwork, Versions};
+pub use peer::{
+    Agreed, ForwardHandler, Listener, Network, NoNetwork, PeerSecurity, Stream, TcpNetwork, Versions,
+};
 pub use replica::{Newcomer, Proposal, Replica};
 pub use status::{Histogram, LogStatus, PeerStatus, Role, Status, SyncStatus};
 

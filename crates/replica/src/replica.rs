@@ -245,7 +245,7 @@ impl<M: StateMachine> Replica<M> {
                     "node {node} is a member with another data directory; numbers are never used again"
                 )));
             }
-            added.insert(node, Member { address, identity });
+            added.insert(node, Member { address, identity, key: None });
         }
         let nodes: Vec<NodeId> = added.keys().copied().collect();
         let added =
@@ -299,12 +299,17 @@ impl<M: StateMachine> Replica<M> {
     /// wiped.
     pub async fn identity_of(&self, node: NodeId, address: &str) -> Result<String, MembershipError> {
         let ours = (self.parts.directory.identity(), self.parts.config.versions);
-        let (answer_of_peer, versions) =
-            peer::probe(&*self.parts.network, ours, node, address, self.parts.config.timing.election_max)
-                .await
-                .map_err(|error| {
-                    MembershipError::Absent(format!("node {node} does not answer at {address}: {error}"))
-                })?;
+        let (answer_of_peer, versions) = peer::probe(
+            (&*self.parts.network, &self.parts.config.security),
+            ours,
+            node,
+            address,
+            self.parts.config.timing.election_max,
+        )
+        .await
+        .map_err(|error| {
+            MembershipError::Absent(format!("node {node} does not answer at {address}: {error}"))
+        })?;
         match answer_of_peer.refusal {
             Some(refusal) => Err(MembershipError::Refused(refusal)),
             // Only who is told to a member says who it is.
@@ -412,7 +417,7 @@ fn assemble(
         let spoken = Arc::new(Spoken::new(config.versions, config.agreed.clone()));
         let memory = Memory::new(spoken.clone(), log.clone(), store.clone(), failed.clone());
         let links = Links::new(
-            network.clone(),
+            (network.clone(), config.security.clone()),
             directory.clone(),
             memory.clone(),
             config.timing,
@@ -449,8 +454,19 @@ fn assemble(
                 let (handler, removed, links) = (handler.clone(), removed.clone(), links.clone());
                 let execution = config.execution;
                 let named = config.peers.keys().copied().collect();
-                let host =
-                    Host { engine, directory, links, memory, removed, store, execution, handler, named };
+                let (memory, security) = (memory.clone(), config.security.clone());
+                let host = Host {
+                    engine,
+                    directory,
+                    links,
+                    memory,
+                    removed,
+                    store,
+                    execution,
+                    handler,
+                    named,
+                    security,
+                };
                 tasks.push(peer::listen(Arc::new(host), listener));
             }
         }
@@ -464,9 +480,11 @@ fn assemble(
             }));
         }
         let leadership = leadership::observe(&engine, applied_seen);
-        let changes = Changes::new(engine.clone(), &config);
-        if !config.peers.is_empty() {
+        let changes = Changes::new(engine.clone(), &config, memory.proofs().subscribe());
+        if !config.peers.is_empty() || config.key.is_some() {
             tasks.push(tokio::spawn(changes.clone().watch(leadership.clone(), config.timing.heartbeat)));
+        }
+        if !config.peers.is_empty() {
             let (engine, links, leadership) = (engine.clone(), links.clone(), leadership.clone());
             tasks.push(tokio::spawn(peer::watch_reach(
                 engine,
@@ -531,7 +549,7 @@ async fn listen_as_a_member(
     if !config.beyond_this_machine && !on_this_machine(address).await {
         return Err(StartError::Configuration(format!(
             "this data directory is that of node {node} of a cluster, and its peers reach it at {address}, as other machines \
-             can: there is no authentication yet, so say --insecure"
+             can: start it with --root, so that its peers prove themselves; or say --insecure"
         )));
     }
     config.peers = BTreeMap::from([(node, address.clone())]);
@@ -650,7 +668,7 @@ async fn found_alone(config: &Config, directory: &DataDir, engine: &Engine) -> R
     if engine.is_initialized().await.map_err(refused)? {
         return lead_alone(config, engine).await;
     }
-    let member = Member { address: String::new(), identity: directory.identity().identity };
+    let member = Member { address: String::new(), identity: directory.identity().identity, key: None };
     let members = BTreeMap::from([(config.node, member)]);
     engine.initialize(members).await.map_err(|error| StartError::Engine(error.to_string()))
 }

@@ -16,6 +16,8 @@ pub struct Status {
     pub node: NodeId,
     /// The random identity of its data directory, in hexadecimal.
     pub identity: String,
+    /// The hash of its key, in hexadecimal, once the membership names it.
+    pub key: Option<String>,
     /// The cluster it belongs to, in hexadecimal; `None` until it has joined or formed one.
     pub cluster: Option<String>,
     /// What it is to the engine.
@@ -81,6 +83,8 @@ pub struct PeerStatus {
     pub node: NodeId,
     /// Its peer address.
     pub address: String,
+    /// The hash of its key, in hexadecimal, once the membership names it.
+    pub key: Option<String>,
     /// Whether it votes.
     pub voter: bool,
     /// On the leader: the last entry it is known to have.
@@ -152,6 +156,7 @@ pub(crate) fn assemble(
         PeerStatus {
             node: *node,
             address: member.address.clone(),
+            key: member.key.map(|key| key.to_string()),
             voter: voters.contains(node),
             matched,
             lag: progress
@@ -166,6 +171,7 @@ pub(crate) fn assemble(
         protocol: spoken.common(others),
         format_newest: spoken.own().newest,
         identity: format!("{:032x}", identity.identity),
+        key: membership.get_node(&identity.node).and_then(|own| own.key).map(|key| key.to_string()),
         cluster: identity.cluster.map(|cluster| format!("{cluster:032x}")),
         role: match metrics.state {
             _ if failure.is_some() || metrics.running_state.is_err() => Role::Stopped,

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tenure_core::{
-    Acquire, AcquireBy, Answer, Command, Done, Identity, SessionId, TransmissionId, Wait, WaitKey,
+    Acquire, AcquireBy, Answer, Caller, Command, Done, Identity, Open, SessionId, TransmissionId, Wait,
+    WaitKey,
 };
 use tokio::sync::{oneshot, watch};
 use tokio::time::MissedTickBehavior;
 
 use crate::failure::Failure;
-use crate::node::Node;
+use crate::node::{Node, Submission};
 
 /// How often it is checked that this node is in touch with its leader, while calls wait here.
 const CONTACT_CHECKED_EVERY: Duration = Duration::from_secs(1);
@@ -74,7 +75,7 @@ impl Drop for HangUp {
         let (node, identity) = (self.node.clone(), self.identity.clone());
         tokio::spawn(async move {
             for _ in 0..UNDO_TRIES {
-                let counted = match node.submit(&identity, &undo).await {
+                let counted = match node.submit(&identity, undo.clone()).await {
                     Ok(Ok(Done::Cancelled { released: true })) => &node.hang_ups().released,
                     Ok(_) => &node.hang_ups().not_held,
                     Err(_) => {
@@ -90,9 +91,8 @@ impl Drop for HangUp {
     }
 }
 
-/// How an acquire is found again, kept alive and undone.
+/// How an acquire is kept alive and undone.
 struct Plan {
-    key: WaitKey,
     /// It opens its own session, which only this node can keep alive while it waits.
     keeps_alive: bool,
     /// Set for a plain acquire.
@@ -105,25 +105,31 @@ impl Plan {
         let plain = |session| {
             let transmission = draw();
             acquire.transmission = Some(transmission);
-            (transmission, Some(Command::Undo { session, transmission }))
+            Some(Command::Undo { session, transmission })
         };
         match &acquire.by {
-            AcquireBy::Session(by) => match by.number {
-                Some(number) => {
-                    Plan { key: WaitKey::Number(by.session.number, number), keeps_alive: false, undo: None }
-                }
-                None => {
-                    let (transmission, undo) = plain(Some(by.session));
-                    Plan { key: WaitKey::Transmission(transmission), keeps_alive: false, undo }
-                }
-            },
-            AcquireBy::Opening(open) => match open.nonce {
-                Some(nonce) => Plan { key: WaitKey::Nonce(nonce), keeps_alive: true, undo: None },
-                None => {
-                    let (transmission, undo) = plain(None);
-                    Plan { key: WaitKey::Nonce(transmission.nonce()), keeps_alive: true, undo }
-                }
-            },
+            AcquireBy::Session(by) => {
+                let undo = if by.number.is_some() { None } else { plain(Some(by.session)) };
+                Plan { keeps_alive: false, undo }
+            }
+            AcquireBy::Opening(open) => {
+                let undo = if open.nonce.is_some() { None } else { plain(None) };
+                Plan { keeps_alive: true, undo }
+            }
+        }
+    }
+}
+
+/// What the end of this acquire's wait is found by, in the form in which it enters the log.
+fn wait_key(acquire: &Acquire) -> Option<WaitKey> {
+    match (&acquire.by, acquire.transmission) {
+        (AcquireBy::Session(Caller { session, number: Some(number), .. }), _) => {
+            Some(WaitKey::Number(session.number, *number))
+        }
+        (AcquireBy::Session(_), transmission) => transmission.map(WaitKey::Transmission),
+        (AcquireBy::Opening(Open { nonce: Some(nonce), .. }), _) => Some(WaitKey::Nonce(*nonce)),
+        (AcquireBy::Opening(open), transmission) => {
+            transmission.map(|transmission| WaitKey::Nonce(transmission.nonce(open.secret.form())))
         }
     }
 }
@@ -137,7 +143,7 @@ impl Node {
         mut acquire: Acquire,
         poll: Option<Duration>,
     ) -> Result<Acquired, Failure> {
-        let Plan { key, keeps_alive, undo } = Plan::of(&mut acquire, || self.draw_transmission());
+        let Plan { keeps_alive, undo } = Plan::of(&mut acquire, || self.draw_transmission());
         let waits = acquire.wait != Wait::No;
         let poll = async {
             match poll {
@@ -148,13 +154,19 @@ impl Node {
         tokio::pin!(poll);
         let mut contact = self.contact();
         loop {
+            let concealed = self.conceal(Command::Acquire(Box::new(acquire.clone())));
+            let own = concealed.own;
+            let key = match &concealed.command {
+                Command::Acquire(acquire) => wait_key(acquire),
+                _ => None,
+            };
             // Registered before it is sent: the wait may end before its own answer has come back from the leader.
-            let mut resolved = waits.then(|| self.event_hub().await_end(key));
-            let command = Command::Acquire(Box::new(acquire.clone()));
+            let mut resolved = key.filter(|_| waits).map(|key| self.event_hub().await_end(key));
+            let submission = Submission::Command(Arc::new(concealed));
             let (answer, mut hang_up) = match &undo {
-                None => (self.submit(identity, &command).await, None),
+                None => (self.answer_to(identity, submission).await, None),
                 Some(undo) => {
-                    let (answer, hang_up) = self.submit_plain(identity, command, undo.clone()).await?;
+                    let (answer, hang_up) = self.submit_plain(identity, submission, undo.clone()).await?;
                     (answer, Some(hang_up))
                 }
             };
@@ -189,7 +201,8 @@ impl Node {
                 }
             };
             match ended {
-                Some(answer) => {
+                Some(mut answer) => {
+                    own.iter().for_each(|own| own.give_back(&mut answer));
                     if let (Some(hang_up), Err(_)) = (&mut hang_up, &answer) {
                         hang_up.disarm();
                     }
@@ -211,14 +224,14 @@ impl Node {
     async fn submit_plain(
         &self,
         identity: &Identity,
-        command: Command,
+        submission: Submission,
         undo: Command,
     ) -> Result<(Result<Answer, Failure>, HangUp), Failure> {
         let (sender, receiver) = oneshot::channel();
         let (node, identity) = (self.clone(), identity.clone());
         tokio::spawn(async move {
             let hang_up = HangUp { node: node.clone(), identity, undo: Some(undo) };
-            let answer = node.submit(&hang_up.identity, &command).await;
+            let answer = node.answer_to(&hang_up.identity, submission).await;
             let _ = sender.send((answer, hang_up));
         });
         receiver.await.map_err(|_| Failure::stopped_meanwhile())

@@ -1,7 +1,7 @@
-//! What operators ask of a cluster: who is there, step down, add a node, remove one, back up. Restores: `restore.rs`.
+//! Calls of operators: cluster status, step down, add a node, remove one, back up. Restores: `restore.rs`.
 //!
-//! Only the leader changes the membership, one change at a time, so a follower carries such a request to it over
-//! the peer port; a backup is taken wherever it is asked for. This file decides what is refused because it would
+//! Only the leader changes the membership, one change at a time, so a follower forwards such a request to it over
+//! the peer port; a backup is taken by the node that gets the call. This file decides what is refused because it would
 //! cost the cluster its quorum or mix up two nodes; how a membership changes safely is the replica's.
 
 use std::collections::{BTreeMap, BTreeSet};

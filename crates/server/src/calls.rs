@@ -1,7 +1,7 @@
 //! What both surfaces can ask of a node, in checked types: one function per call.
 //!
 //! Handlers decode, ask here, and encode. Nothing here decides anything about leases; it takes a turn, puts
-//! the command through the log or looks at the machine, and gives refusals and failures their words.
+//! the command through the log or looks at the machine, and words refusals and failures.
 
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use crate::call_table::Cost;
 use crate::context::CallContext;
 use crate::failure::Failure;
 use crate::front::Api;
+use crate::secrets;
 use crate::watching::Remembered;
 
 /// How many items a page of a list has, if the caller does not say, and at most.
@@ -124,8 +125,9 @@ fn used_before<T>(done: &Done) -> Result<T, ApiError> {
 impl Api {
     /// Puts a short command through the log.
     async fn submit(&self, context: &CallContext, command: Command) -> Result<Done, ApiError> {
+        context.note(&command);
         let _turn = self.turn(context.row.cost)?;
-        Ok(self.node.submit(&context.identity, &command).await.map_err(failed)??)
+        Ok(self.node.submit(&context.identity, command).await.map_err(failed)??)
     }
 
     /// Looks at the machine: at everything acknowledged before, or only at what this node has applied.
@@ -198,8 +200,10 @@ impl Api {
 
     /// One's own session: what it is, what it holds and what it waits for.
     pub async fn own_session(&self, context: &CallContext, id: &SessionId) -> Result<OwnSession, ApiError> {
-        let own =
-            |machine: &Machine| machine.own_session(id).filter(|_| machine.knows_as(&context.identity, id));
+        let own = |machine: &Machine| {
+            let id = &secrets::stored_id(*id, machine);
+            machine.own_session(id).filter(|_| machine.knows_as(&context.identity, id))
+        };
         let found = self.look(context, false, own).await?;
         Ok(found.ok_or(Refusal::UnknownSession)?)
     }
@@ -224,6 +228,9 @@ impl Api {
             ));
         }
         let poll = poll_ms.map(Duration::from_millis);
+        if context.subject.is_some() {
+            context.note(&Command::Acquire(Box::new(acquire.clone())));
+        }
         let acquired = if acquire.wait == Wait::No {
             let _turn = self.turn(Cost::Command)?;
             self.node.acquire(&context.identity, acquire, poll).await
@@ -278,7 +285,7 @@ impl Api {
         }
     }
 
-    /// Takes a token for nobody.
+    /// Takes a token without a holder.
     pub async fn barrier(&self, context: &CallContext, resource: ResourceName) -> Result<Token, ApiError> {
         match self.submit(context, Command::Barrier { resource }).await? {
             Done::BarrierTaken { token } => Ok(token),
@@ -491,6 +498,7 @@ impl Api {
                 }),
                 format: format.get().into(),
                 format_next,
+                insecure: self.traffic.is_insecure(),
             }
         }))
     }

@@ -217,7 +217,7 @@ impl Connections {
         self.origin.elapsed()
     }
 
-    /// A place for a connection, and whether another one was told to close for it; `None` if there is no place.
+    /// A place for a connection, and whether another one must close for it; `None` if there is no place.
     pub fn admit(self: &Arc<Self>, own: bool) -> Option<(Place, bool)> {
         let close = Arc::new(Notify::new());
         let (number, closed) = self.table.lock().admit(close.clone(), own, self.now()).ok()?;
@@ -233,7 +233,7 @@ impl Connections {
 #[derive(Debug)]
 pub(crate) struct Place {
     pub carrier: Carrier,
-    /// Told when the connection must make room.
+    /// Notified when the connection must make room.
     pub close: Arc<Notify>,
 }
 

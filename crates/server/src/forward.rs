@@ -1,5 +1,5 @@
-//! From a follower to the leader and back: any one endpoint works, because what arrives at a follower is
-//! carried to the leader over the peer port. Nothing is redirected, and nothing is decided here.
+//! From a follower to the leader and back: any one endpoint works, because a follower forwards what it gets
+//! to the leader over the peer port. Nothing is redirected, and nothing is decided here.
 //!
 //! Commands (`forward/commands.rs`) and renewals (`forward/renewals.rs`) travel in batches, each with
 //! bounded queues of its own. `forward/handler.rs` is the leader's side.
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tenure_clock::Clock;
-use tenure_core::{Answer, Command, FormatVersion, ProposerLimits, Renewal, RenewalAnswer};
+use tenure_core::{Answer, Command, FormatVersion, ProposerLimits, RenewalAnswer};
 use tenure_replica::{Agreed, ForwardError, NodeId, Replica};
 use tenure_wire::{ForwardFailure, Forwarded, ForwardedReply};
 use tokio::sync::oneshot;
@@ -25,6 +25,7 @@ use crate::leader_loop::Reply;
 use crate::replicated::Replicated;
 
 pub use self::handler::handler;
+pub(crate) use self::renewals::RenewalBatch;
 
 /// How long a renewal may be on its way. One that is older is dropped: its holder has sent another one by
 /// now, and asked elsewhere, or is no more; then a follower that was stopped and wakes up must not keep
@@ -94,9 +95,13 @@ impl Forwarder {
     }
 
     /// Puts renewals through the leader's log, together with whatever else goes there now.
-    pub async fn renew(&self, leader: NodeId, renewals: Vec<Renewal>) -> Result<Vec<RenewalAnswer>, Failure> {
+    pub(crate) async fn renew(
+        &self,
+        leader: NodeId,
+        batch: RenewalBatch,
+    ) -> Result<Vec<RenewalAnswer>, Failure> {
         let (reply, answer) = oneshot::channel();
-        self.renewals.put(leader, renewals, reply)?;
+        self.renewals.put(leader, batch, reply)?;
         answer.await.unwrap_or(Err(Failure::Stopping))
     }
 

@@ -1,7 +1,7 @@
-//! What stands between a connection and a handler, for HTTP and gRPC alike.
+//! Admission: everything between a connection and a handler, for HTTP and gRPC alike.
 //!
 //! The front decides who is let in: a foreign web page is not, a body too large or too slow is not, and past
-//! a number of requests under way the next one is told to come back. Renewals have turns and room of their
+//! a number of requests under way the next one is refused with a time to retry. Renewals have turns and room of their
 //! own, so that no flood of anything else keeps a heartbeat out. What a request may cost is in its row of the table of
 //! calls; the front never looks at what it asks for.
 
@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderName, Request, Response, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, Response, header};
 use axum::response::IntoResponse;
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use tenure_clock::Clock;
-use tenure_core::{Identity, Moment};
+use tenure_core::{Identity, Moment, Verb};
 use tenure_wire::words::http_date;
 use tenure_wire::{About, ApiError, Code};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -29,15 +29,18 @@ use tokio::time::Sleep;
 use tower::ServiceExt;
 
 use crate::access::may_call;
+use crate::audit::{Audit, Audited, Subject};
+use crate::auth::{Gate, Shares};
 use crate::call_table::{Call, CallRow, Cost, OTHER, Routes};
 use crate::connections::RequestGuard;
 use crate::context::CallContext;
 use crate::delivery::guarded;
 use crate::http::{HttpRequest, Refused};
 use crate::in_flight::{AllStreams, Arriving, InFlight};
-use crate::listen::{Accept, ListenLimits, Serve, listen};
+use crate::listen::{Accept, ListenLimits, Serve, Source, listen};
 use crate::metrics::{Surface, Traffic};
 use crate::node::Node;
+use crate::secure::ClientPortTls;
 use crate::{grpc, http};
 
 /// How much the front ends take on at once.
@@ -116,8 +119,10 @@ pub(crate) struct Api {
     pub clock: Arc<dyn Clock>,
     pub traffic: Arc<Traffic>,
     pub stop: watch::Receiver<bool>,
-    /// Where clients reach this node, as they are told.
+    /// Where clients reach this node: the advertised address.
     pub client_address: String,
+    /// Who callers are, what each has under way, and where that is recorded.
+    pub callers: Callers,
     limits: FrontLimits,
     hosts: Hosts,
     calls: Arc<Semaphore>,
@@ -182,6 +187,25 @@ fn turn(turns: &Arc<Semaphore>, full: &str) -> Result<OwnedSemaphorePermit, ApiE
     turns.clone().try_acquire_owned().map_err(|_| ApiError::overloaded(full, COME_BACK_AFTER))
 }
 
+/// How a front end finds out who its callers are, and what it remembers of them. Shared by all fronts of a node.
+#[derive(Clone)]
+pub(crate) struct Callers {
+    /// Who a caller is.
+    pub gate: Arc<Gate>,
+    /// What each caller has under way.
+    pub shares: Arc<Shares>,
+    /// What callers have asked for.
+    pub audit: Arc<Audit>,
+}
+
+impl Default for Callers {
+    /// Nobody is known, and nothing is recorded.
+    fn default() -> Callers {
+        let gate = Arc::new(Gate::new(Arc::default()));
+        Callers { gate, shares: Arc::default(), audit: Arc::default() }
+    }
+}
+
 /// Both front ends of a node behind one door.
 #[derive(Clone)]
 pub struct Front {
@@ -198,30 +222,40 @@ impl Front {
         clock: Arc<dyn Clock>,
         listen: SocketAddr,
         advertise: Option<&str>,
+        names: &[String],
         limits: FrontLimits,
+        callers: Callers,
         stop: watch::Receiver<bool>,
     ) -> Front {
         let tables = [Call::rows()];
-        Front::with_calls(&tables, node, clock, listen, advertise, limits, stop)
+        Front::with_calls(&tables, node, clock, listen, (advertise, names), limits, callers, stop)
+    }
+
+    /// What is counted about its connections.
+    pub(crate) fn traffic(&self) -> &Arc<Traffic> {
+        &self.api.traffic
     }
 
     /// The same for other tables of calls: a test adds one.
+    #[expect(clippy::too_many_arguments, reason = "each is one part of a node, put together once")]
     pub(crate) fn with_calls(
         tables: &[&'static [CallRow]],
         node: Node,
         clock: Arc<dyn Clock>,
         listen: SocketAddr,
-        advertise: Option<&str>,
+        (advertise, names): (Option<&str>, &[String]),
         limits: FrontLimits,
+        callers: Callers,
         stop: watch::Receiver<bool>,
     ) -> Front {
         let api = Arc::new(Api {
+            callers,
             node,
             clock,
             traffic: Arc::default(),
             stop,
             client_address: advertise.map_or_else(|| listen.to_string(), str::to_owned),
-            hosts: Hosts::new(listen, advertise),
+            hosts: Hosts::new(listen, advertise.into_iter().chain(names.iter().map(String::as_str))),
             calls: Arc::new(Semaphore::new(limits.calls_max)),
             renewals: Arc::new(Semaphore::new(limits.renewals_max)),
             unread: Arc::new(Semaphore::new(limits.unread_max)),
@@ -245,10 +279,16 @@ impl Front {
     }
 
     /// Serves what comes in until the node stops, then gives requests under way so long to end.
-    pub async fn serve(self, accept: impl Accept, connections_max: usize, drain_within: Duration) {
+    pub async fn serve(
+        self,
+        accept: impl Accept,
+        tls: Option<ClientPortTls>,
+        connections_max: usize,
+        drain_within: Duration,
+    ) {
         let limits = ListenLimits { connections_max, drain_within, ..ListenLimits::default() };
         let (traffic, stop) = (self.api.traffic.clone(), self.api.stop.clone());
-        listen(accept, self, limits, traffic, stop).await;
+        listen(accept, tls, self, limits, traffic, stop).await;
     }
 
     /// Answers one request; there is always an answer.
@@ -271,8 +311,10 @@ impl Front {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let found = self.routes.http(method.as_str(), &path);
         let row = found.as_ref().map_or(&OTHER, |found| found.row);
-        let asked = Asked::new(&self.api, Surface::Http, row, &request);
-        let (mut response, binding, name) = match (asked.let_in(&mut request), found) {
+        let name = found.as_ref().map_or("", |found| found.shown_name());
+        let mut asked = Asked::new(&self.api, Surface::Http, row, &request);
+        asked.is_about(name);
+        let (mut response, binding, name) = match (asked.admit(&mut request).await, found) {
             (Err(error), _) => (Refused(error).into_response(), None, ""),
             (Ok(_), Err(missing)) => (http::missing(missing, &method, &path), None, ""),
             (Ok(unread), Ok(found)) => match may_call(&self.api.node, &asked.context).await {
@@ -301,8 +343,8 @@ impl Front {
     {
         let found = self.routes.grpc(request.uri().path());
         let row = found.map_or(&OTHER, |(row, _)| row);
-        let asked = Asked::new(&self.api, Surface::Grpc, row, &request);
-        let response = match (asked.let_in(&mut request), found) {
+        let mut asked = Asked::new(&self.api, Surface::Grpc, row, &request);
+        let response = match (asked.admit(&mut request).await, found) {
             (Err(error), _) => grpc::status(error).into_http(),
             (Ok(_), None) => grpc::status(http::no_such_call(request.uri().path())).into_http(),
             (Ok(unread), Some((_, binding))) => match may_call(&self.api.node, &asked.context).await {
@@ -327,30 +369,97 @@ impl Front {
     }
 }
 
+/// Whom a request is from, where tests say so without a proof.
+#[cfg(test)]
+fn given_identity<B>(request: &Request<B>) -> Option<Identity> {
+    request.extensions().get::<Identity>().cloned()
+}
+
+#[cfg(not(test))]
+fn given_identity<B>(_: &Request<B>) -> Option<Identity> {
+    None
+}
+
 /// One request on its way through the front.
 struct Asked {
     api: Arc<Api>,
     surface: Surface,
     context: CallContext,
+    source: Option<Arc<Source>>,
     authority: Option<String>,
     started: Moment,
 }
 
 impl Asked {
     fn new<B>(api: &Arc<Api>, surface: Surface, row: &'static CallRow, request: &Request<B>) -> Asked {
+        let source = request.extensions().get::<Arc<Source>>();
         Asked {
             api: api.clone(),
             surface,
             context: CallContext {
-                // Whoever let the request in has said who it is from.
-                identity: request.extensions().get::<Identity>().cloned().unwrap_or_default(),
+                // Until `identify` has found out.
+                identity: Identity::Anyone,
+                identity_expires_ms: None,
+                share: None,
+                source: source.map(|source| source.address.clone()),
+                subject: api.callers.audit.subject(),
                 row,
                 connection: request.extensions().get::<Arc<RequestGuard>>().cloned(),
                 in_flight: api.in_flight(row.cost),
             },
+            source: source.cloned(),
             authority: request.uri().authority().map(|authority| authority.as_str().to_owned()),
             started: api.clock.now(),
         }
+    }
+
+    /// Notes what the path names, until the call itself says more.
+    fn is_about(&self, name: &str) {
+        if let Some(subject) = self.context.subject.as_ref().filter(|_| !name.is_empty()) {
+            subject.lock().name = Some(name.to_owned());
+        }
+    }
+
+    /// Everything that comes before a call: whether the request is let in, who sent it, whether that caller has room
+    /// left here, and whether it can be recorded.
+    async fn admit<B: http_body::Body>(
+        &mut self,
+        request: &mut Request<B>,
+    ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
+        let unread = self.let_in(request)?;
+        match given_identity(request) {
+            Some(identity) => self.context.identity = identity,
+            None => self.identify(request.headers_mut()).await?,
+        }
+        self.context.share = (self.api.callers.shares)
+            .take(&self.context.identity, self.context.row.cost, self.started)?
+            .map(Arc::new);
+        if let Some(subject) = &self.context.subject {
+            let subject = subject.lock().clone();
+            self.api.callers.audit.before(&self.audited(&subject)).await?;
+        }
+        Ok(unread)
+    }
+
+    /// Finds out who the caller is. Pages for everybody need no identity; what was presented goes no further.
+    async fn identify(&mut self, headers: &mut HeaderMap) -> Result<(), ApiError> {
+        let CallRow { verb, cost, .. } = self.context.row;
+        if *verb == Verb::Public && matches!(cost, Cost::Page | Cost::Check) {
+            headers.remove(header::AUTHORIZATION);
+            return Ok(());
+        }
+        let certificate = self.source.as_ref().and_then(|source| source.certificate.as_ref());
+        let (gate, node, clock) = (&self.api.callers.gate, &self.api.node, &*self.api.clock);
+        let identified = gate.identify(node, clock, headers, certificate).await?;
+        self.context.identity = identified.identity;
+        self.context.identity_expires_ms = identified.expires_ms;
+        Ok(())
+    }
+
+    /// The call as the audit log sees it.
+    fn audited<'a>(&'a self, subject: &'a Subject) -> Audited<'a> {
+        let CallContext { identity, row, source, .. } = &self.context;
+        Audited { identity, source: source.as_deref(), row, subject }
     }
 
     /// Counts a request that was answered.
@@ -358,6 +467,14 @@ impl Asked {
         let (code, row) = (code_of(response), self.context.row);
         let took = self.api.clock.now().longest_since(self.started);
         self.api.traffic.answered(self.surface, row.label(), code, took);
+        if let Some(subject) = &self.context.subject {
+            let refused = refusal_of(response);
+            let mut subject = subject.lock().clone();
+            // A reading says what it was about only when it is denied.
+            subject.name = subject.name.or_else(|| refused.resource.clone());
+            let code = (code != "ok").then(|| code.parse().unwrap_or(Code::Internal));
+            self.api.callers.audit.after(&self.audited(&subject), code, refused.policy.as_deref());
+        }
         if code == "ok" {
             if let Some(mark) = self.context.connection.as_deref().filter(|_| row.cost.keeps_session()) {
                 mark.keeps_session(Duration::ZERO);
@@ -375,7 +492,7 @@ impl Asked {
         &self,
         request: &mut Request<B>,
     ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
-        self.api.hosts.check(self.authority.as_deref(), request.headers())?;
+        self.api.hosts.check(self.authority.as_deref(), request.headers(), self.context.row.cost)?;
         let mark = self.context.connection.as_deref();
         if request.headers().len() > FIELDS_MAX {
             return Err(ApiError::new(Code::TooLarge, format!("the head has more than {FIELDS_MAX} fields"))
@@ -460,6 +577,17 @@ fn code_of(response: &Response<Body>) -> &'static str {
     }
 }
 
+/// What an answer that is a refusal is about, as far as it says so.
+fn refusal_of(response: &Response<Body>) -> About {
+    if let Some(about) = response.extensions().get::<Arc<About>>() {
+        return (**about).clone();
+    }
+    let status = tonic::Status::from_header_map(response.headers());
+    let details = status.filter(|status| !status.details().is_empty());
+    let error = details.and_then(|status| prost::Message::decode(status.details()).ok());
+    error.map(|error: tenure_wire::proto::Error| *ApiError::from(error).about).unwrap_or_default()
+}
+
 fn failed_grpc(response: &Response<Body>) -> bool {
     response.headers().get("grpc-status").is_some_and(|status| status != "0")
 }
@@ -476,12 +604,12 @@ struct Hosts {
 }
 
 impl Hosts {
-    fn new(listen: SocketAddr, advertise: Option<&str>) -> Hosts {
-        let advertised = advertise.map(|address| host(address).to_ascii_lowercase());
-        Hosts { names: std::iter::once("localhost".into()).chain(advertised).collect(), listen: listen.ip() }
+    fn new<'a>(listen: SocketAddr, names: impl IntoIterator<Item = &'a str>) -> Hosts {
+        let named = names.into_iter().map(|address| host(address).to_ascii_lowercase());
+        Hosts { names: std::iter::once("localhost".into()).chain(named).collect(), listen: listen.ip() }
     }
 
-    fn check(&self, authority: Option<&str>, headers: &HeaderMap) -> Result<(), ApiError> {
+    fn check(&self, authority: Option<&str>, headers: &HeaderMap, cost: Cost) -> Result<(), ApiError> {
         let named = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default()).or(authority);
         if let Some(named) = named
             && !self.ours(host(named))
@@ -492,13 +620,21 @@ impl Hosts {
             )
             .hint("use its address, or start it with --advertise and the name that clients use"));
         }
+        let foreign = || {
+            ApiError::new(Code::ForeignOrigin, "a web page of another site asked for this")
+                .hint("only this server's own pages may call it from a browser")
+        };
+        // A picture or a script of a foreign page is asked for without `Origin`. A link to the dashboard is no attack.
+        let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+        if matches!(site, Some(b"cross-site" | b"same-site")) && cost != Cost::Page {
+            return Err(foreign());
+        }
         let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
         let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site);
         if site.is_some_and(|site| named.is_some_and(|named| site.eq_ignore_ascii_case(named))) {
             return Ok(());
         }
-        Err(ApiError::new(Code::ForeignOrigin, "a web page of another site asked for this")
-            .hint("only this server's own pages may call it from a browser"))
+        Err(foreign())
     }
 
     fn ours(&self, host: &str) -> bool {
@@ -672,12 +808,12 @@ mod tests {
         if let Some(origin) = origin {
             headers.insert(header::ORIGIN, origin.parse().unwrap());
         }
-        hosts.check(None, &headers).is_ok()
+        hosts.check(None, &headers, Cost::Read).is_ok()
     }
 
     #[test]
     fn a_foreign_name_or_page_is_refused() {
-        let hosts = Hosts::new("127.0.0.1:7400".parse().unwrap(), Some("Lease.Example:7400"));
+        let hosts = Hosts::new("127.0.0.1:7400".parse().unwrap(), ["Lease.Example:7400"]);
         for (host, origin, ours) in [
             ("127.0.0.1:7400", None, true),
             ("127.8.0.1", None, true),
@@ -697,10 +833,10 @@ mod tests {
         ] {
             assert_eq!(checked(&hosts, host, origin), ours, "Host {host}, Origin {origin:?}");
         }
-        let everywhere = Hosts::new("0.0.0.0:7400".parse().unwrap(), None);
+        let everywhere = Hosts::new("0.0.0.0:7400".parse().unwrap(), []);
         assert!(checked(&everywhere, "10.0.0.1:7400", None), "it may well be ours");
         assert!(!checked(&everywhere, "evil.example:7400", None));
-        assert!(hosts.check(None, &HeaderMap::new()).is_ok(), "no browser leaves the name out");
+        assert!(hosts.check(None, &HeaderMap::new(), Cost::Read).is_ok(), "no browser leaves the name out");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use crate::bounded::{BoundedReceiver, BoundedSender, Bounds, Refused, bounded};
 use crate::failure::Failure;
 use crate::probe::Prober;
 use crate::replicated::{AppliedEntry, Replicated};
+use crate::secrets;
 
 /// How many requests may wait in each queue before the leader loop takes them in. What they may weigh together is what the
 /// proposer lets wait: bytes, or renewals.
@@ -61,6 +62,12 @@ impl LeaderRequest {
             LeaderRequest::Renewals { reply, .. } => reply(Err(failure)),
             LeaderRequest::Command { reply, .. } => reply(Err(failure)),
         }
+    }
+}
+
+impl LeaderRequest {
+    fn raises(&self) -> bool {
+        matches!(self, LeaderRequest::Command { raises: true, .. })
     }
 }
 
@@ -167,6 +174,9 @@ pub struct LeaderLoop {
     founding: Option<(Settings, bool)>,
     /// The agreed format version, as of the last entry that was answered. It never falls.
     format: FormatVersion,
+    /// The number of an entry under way that raises it: nothing is sealed behind that, so that whoever has applied the
+    /// raise has applied everything that was written in the version before.
+    raising: Option<u64>,
 }
 
 /// An entry of this loop, and what became of it.
@@ -208,6 +218,7 @@ pub fn leader_loop(
         numbers: numbers.clone(),
         founding: Some(founding),
         format: FormatVersion::OLDEST,
+        raising: None,
     };
     let queues = RequestQueues {
         renewals: renewal_sender,
@@ -351,6 +362,7 @@ impl LeaderLoop {
         if self.held.take().is_some() {
             info!("stepped down");
         }
+        self.raising = None;
         for request in self.proposer.end_term() {
             request.fail(Failure::NoLeader { leader: None });
         }
@@ -358,8 +370,11 @@ impl LeaderLoop {
 
     async fn seal(&mut self) {
         let Some(leader_term) = self.held else { return };
-        while let Some(sealed) = self.proposer.seal(|| self.clock.now()) {
+        while self.raising.is_none()
+            && let Some(sealed) = self.proposer.seal(|| self.clock.now())
+        {
             let number = sealed.number;
+            self.raising = sealed.batch.iter().any(LeaderRequest::raises).then_some(number);
             self.callers.entry_sealed(sealed.batch.len(), self.under_way.len());
             let (entry, waiting) = self.encode(sealed);
             match self.replica.propose(leader_term, entry).await {
@@ -369,6 +384,7 @@ impl LeaderLoop {
                 Err(error) => {
                     debug!(%error, "an entry was not proposed");
                     self.proposer.answered(number);
+                    self.raising = None;
                     waiting.answer(Err(error));
                 }
             }
@@ -389,12 +405,13 @@ impl LeaderLoop {
                     renewals.extend_from_slice(&more);
                 }
                 LeaderRequest::Command { encoded, version, reply, .. } => {
-                    match in_format(format, version, encoded) {
+                    match self.in_format(format, version, encoded) {
                         Some(encoded) => {
                             waiting.commands.push(reply);
                             commands.push(encoded);
                         }
-                        // Another node has applied a raise that this one has not: in a moment it will have.
+                        // This node or the one that forwarded it has applied a raise that the other has not: in a moment both
+                        // will have.
                         None => reply(Err(Failure::overloaded())),
                     }
                 }
@@ -408,9 +425,28 @@ impl LeaderLoop {
         (Bytes::from(entry), waiting)
     }
 
+    /// A command as it stands in an entry of this version; `None` if that version cannot say all of it, or if it came in
+    /// before a raise and cannot be carried over: its caller waits for something under its plain nonce.
+    fn in_format(&self, format: FormatVersion, version: FormatVersion, encoded: Vec<u8>) -> Option<Vec<u8>> {
+        if version == format {
+            return Some(encoded);
+        }
+        let mut command =
+            tenure_wire::decode_command(version, &encoded).expect("it was encoded or read at intake");
+        // In the entry of the raise itself all is still as it was.
+        if version < FormatVersion::V2 && self.format >= FormatVersion::V2 {
+            if secrets::names_something_new(&mut command) {
+                return None;
+            }
+            secrets::conceal(&mut command, Some(self.replica.machine().read().machine()));
+        }
+        encoded_in(format, &command)
+    }
+
     fn entry_done(&mut self, entry: Answered) {
         self.callers.entry_answered(Instant::now);
         if self.held == Some(entry.leader_term) {
+            self.raising.take_if(|raising| *raising == entry.number);
             self.proposer.answered(entry.number);
             if let Ok(applied) = &entry.answer {
                 self.proposer.applied(applied.time);
@@ -438,15 +474,11 @@ fn entry_format(agreed: FormatVersion, batch: &[LeaderRequest]) -> FormatVersion
     raised.fold(agreed, FormatVersion::max)
 }
 
-/// A command as it stands in an entry of this version; `None` if that version cannot say all of it.
-fn in_format(format: FormatVersion, version: FormatVersion, encoded: Vec<u8>) -> Option<Vec<u8>> {
-    if version == format {
-        return Some(encoded);
-    }
-    let command = tenure_wire::decode_command(version, &encoded).expect("it was encoded or read at intake");
-    tenure_wire::command_fits(format, &command).then(|| {
-        let mut encoded = Vec::with_capacity(encoded.len() + 8);
-        tenure_wire::encode_command(format, &command, &mut encoded);
+/// A command in this version; `None` if that cannot say all of it.
+fn encoded_in(format: FormatVersion, command: &Command) -> Option<Vec<u8>> {
+    tenure_wire::command_fits(format, command).then(|| {
+        let mut encoded = Vec::new();
+        tenure_wire::encode_command(format, command, &mut encoded);
         encoded
     })
 }
@@ -500,11 +532,15 @@ mod tests {
     #[test]
     fn a_command_is_encoded_again_in_the_version_of_its_entry() {
         let (old, new) = (FormatVersion::V1, FormatVersion::V2);
+        let again = |format, version, command: &Command| {
+            let command = tenure_wire::decode_command(version, &encoded(version, command)).unwrap();
+            encoded_in(format, &command)
+        };
         let plain = release(None);
-        assert_eq!(in_format(new, old, encoded(old, &plain)), Some(encoded(new, &plain)));
-        assert_eq!(in_format(old, new, encoded(new, &plain)), Some(encoded(old, &plain)));
+        assert_eq!(again(new, old, &plain), Some(encoded(new, &plain)));
+        assert_eq!(again(old, new, &plain), Some(encoded(old, &plain)));
         let resting = release(Some(Duration::from_secs(1)));
-        assert_eq!(in_format(old, new, encoded(new, &resting)), None, "it would lose its rest");
+        assert_eq!(again(old, new, &resting), None, "it would lose its rest");
         assert_ne!(encoded(old, &plain), encoded(new, &plain), "or this shows nothing");
     }
 

@@ -8,6 +8,8 @@ mod access;
 mod acquire;
 mod admin;
 mod answer_size;
+mod audit;
+mod auth;
 mod bounded;
 #[doc(hidden)]
 pub mod call_table;
@@ -22,7 +24,11 @@ mod event_hub;
 mod failure;
 mod forward;
 mod front;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod grpc;
+mod handshakes;
 mod http;
 mod in_flight;
 mod leader_loop;
@@ -33,6 +39,8 @@ mod node;
 mod probe;
 mod replicated;
 mod restore;
+mod secrets;
+mod secure;
 mod server;
 mod signing;
 mod tally;
@@ -41,6 +49,8 @@ mod tests;
 mod upgrade;
 mod watching;
 
+pub use audit::{AuditFileLimits, AuditOptions, AuditPlace, AuditScope};
+pub use auth::{Algorithm, ClientCertificate, IdentityLimits, JwtIssuer, SignedBy};
 pub use config::Config;
 pub use event_files::EventFileOptions;
 pub use event_hub::{EventHub, Listener};
@@ -48,5 +58,8 @@ pub use failure::Failure;
 pub use leader_loop::LeaderLoopNumbers;
 pub use listen::{Accept, Peer};
 pub use node::{Node, NodeStatus};
+pub use secure::{ClientPortTls, Reloader};
 pub use server::{Server, World};
 pub use tally::{Durations, Tally};
+/// How connections between nodes are secured.
+pub use tenure_replica::PeerSecurity;

@@ -6,7 +6,7 @@
 
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -19,15 +19,20 @@ use http_body::{Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tenure_tls::TlsStream;
+use tenure_tls::{Prefixed, Secured};
 use tenure_wire::{About, ApiError, json};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 
+use crate::auth::ClientCertificate;
 use crate::connections::{Carrier, Connections, Place, RequestGuard, TableLimits};
+use crate::handshakes::{HandshakeLimits, HandshakePlace, Handshakes};
 use crate::metrics::Traffic;
+use crate::secure::ClientPortTls;
 
 /// Where connections come from.
 pub trait Accept: Send + 'static {
@@ -43,8 +48,19 @@ pub trait Accept: Send + 'static {
 pub struct Peer {
     /// For people.
     pub name: String,
+    /// Its address, if it has one.
+    pub address: Option<IpAddr>,
     /// Whether it comes from one of the node's own addresses.
     pub own: bool,
+}
+
+/// Who sends the requests of a connection, as each of them carries it.
+#[derive(Debug)]
+pub(crate) struct Source {
+    /// The address that it came from.
+    pub address: Arc<str>,
+    /// The client certificate that it has shown.
+    pub certificate: Option<ClientCertificate>,
 }
 
 impl Accept for TcpListener {
@@ -58,7 +74,8 @@ impl Accept for TcpListener {
         let _ = detect_vanished(&connection);
         let own =
             from.ip().is_loopback() || connection.local_addr().is_ok_and(|local| local.ip() == from.ip());
-        Ok((connection, Peer { name: from.to_string(), own }))
+        let address = Some(from.ip().to_canonical());
+        Ok((connection, Peer { name: from.to_string(), address, own }))
     }
 }
 
@@ -143,7 +160,7 @@ impl Default for ListenLimits {
     }
 }
 
-/// What a connection too many is told, whichever protocol it would have spoken.
+/// What a connection too many is sent, whichever protocol it would have spoken.
 fn too_many(connections_max: usize) -> Vec<u8> {
     let error = ApiError::overloaded("too many connections are open", Duration::from_secs(1));
     let error = error.hint("close idle connections, or ask another node").about(About {
@@ -167,8 +184,9 @@ const HEAD_BYTES_MAX: u32 = 8 << 10;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Accepts connections and serves them until `stop` turns true; then lets requests under way finish.
-pub async fn listen(
+pub(crate) async fn listen(
     mut from: impl Accept,
+    tls: Option<ClientPortTls>,
     serve: impl Serve,
     limits: ListenLimits,
     traffic: Arc<Traffic>,
@@ -181,6 +199,7 @@ pub async fn listen(
         head_within: limits.head_within,
         idle_max: limits.idle_max,
     });
+    let handshakes = Handshakes::new(HandshakeLimits::default());
     let refusal = too_many(limits.connections_max);
     let mut open = JoinSet::new();
     loop {
@@ -191,6 +210,36 @@ pub async fn listen(
             accepted = from.accept() => accepted,
         };
         match accepted {
+            Ok((connection, peer)) if tls.is_some() => {
+                let Some(place) = handshakes.admit(peer.address, peer.own) else {
+                    traffic.handshake_refused();
+                    continue;
+                };
+                let tls = tls.clone().expect("just seen");
+                let within = handshakes.within;
+                let (connections, traffic) = (connections.clone(), traffic.clone());
+                let (serve, limits, stop) = (serve.clone(), limits.clone(), stop.clone());
+                open.spawn(async move {
+                    let spoken = shake_hands(connection, tls, within, place, &traffic).await;
+                    let Some((spoken, greeted)) = spoken else { return };
+                    let Some((place, made_room)) = connections.admit(peer.own) else {
+                        traffic.connection_refused();
+                        return;
+                    };
+                    traffic.connection_opened();
+                    if made_room {
+                        traffic.connection_made_room();
+                    }
+                    match spoken {
+                        Spoken::Tls(stream) => {
+                            counted(*stream, greeted, serve, limits, stop, peer, place, traffic).await;
+                        }
+                        Spoken::Plaintext(stream) => {
+                            counted(stream, greeted, serve, limits, stop, peer, place, traffic).await;
+                        }
+                    }
+                });
+            }
             Ok((connection, peer)) => match connections.admit(peer.own) {
                 Some((place, made_room)) => {
                     traffic.connection_opened();
@@ -198,7 +247,17 @@ pub async fn listen(
                         traffic.connection_made_room();
                     }
                     let (serve, limits, stop) = (serve.clone(), limits.clone(), stop.clone());
-                    open.spawn(counted(connection, serve, limits, stop, peer, place, traffic.clone()));
+                    let greeted = Greeted::default();
+                    open.spawn(counted(
+                        connection,
+                        greeted,
+                        serve,
+                        limits,
+                        stop,
+                        peer,
+                        place,
+                        traffic.clone(),
+                    ));
                 }
                 None => {
                     traffic.connection_refused();
@@ -225,8 +284,92 @@ async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
+/// What is known of a connection before its first request.
+#[derive(Debug, Default)]
+struct Greeted {
+    /// Who it is, if it has shown a certificate.
+    certificate: Option<ClientCertificate>,
+    /// Whether HTTP/2 was agreed on; none if that was not spoken of.
+    http_2: Option<bool>,
+}
+
+/// What a connection to a port with TLS turned out to speak.
+enum Spoken<C> {
+    Tls(Box<TlsStream<Prefixed<C>>>),
+    /// Only if the port serves that as well.
+    Plaintext(Prefixed<C>),
+}
+
+/// Speaks TLS with whoever has connected; none if that came to nothing.
+async fn shake_hands<C: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
+    connection: C,
+    port: ClientPortTls,
+    within: Duration,
+    place: HandshakePlace,
+    traffic: &Traffic,
+) -> Option<(Spoken<C>, Greeted)> {
+    let shake = async {
+        let connection = Prefixed::peek(connection, 4).await?;
+        if connection.begins_tls() {
+            let Secured { stream, client, http_2 } = port.tls.accept(connection).await?;
+            let greeted = Greeted { certificate: client.map(ClientCertificate::from), http_2 };
+            return Ok(Some((Spoken::Tls(Box::new(stream)), greeted)));
+        }
+        if port.plaintext_too {
+            return Ok(Some((Spoken::Plaintext(connection), Greeted::default())));
+        }
+        // HTTP/2 begins with this word, and would not understand the answer.
+        let http_1 = connection.head().first().is_some_and(u8::is_ascii_uppercase)
+            && !connection.head().starts_with(b"PRI");
+        if http_1 {
+            speak_tls(connection.into_inner()).await?;
+        }
+        io::Result::Ok(None)
+    };
+    let shaken = tokio::select! {
+        biased;
+        () = place.close.notified() => None,
+        shaken = timeout(within, shake) => shaken.ok(),
+    };
+    match shaken {
+        Some(Ok(spoken)) => spoken,
+        Some(Err(error)) => {
+            traffic.handshake_failed();
+            tracing::debug!(%error, "a client did not get through TLS");
+            None
+        }
+        None => {
+            traffic.handshake_failed();
+            None
+        }
+    }
+}
+
+/// Tells a client that speaks HTTP/1.1 without TLS what is wrong.
+async fn speak_tls(mut connection: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    let error = ApiError::invalid("this port speaks TLS").hint(
+        "use https:// and the certificate of its authority; `tenure` takes --ca, --root or a credential",
+    );
+    let body =
+        serde_json::to_string(&json::ErrorBody { error }).expect("an error is made of text and numbers");
+    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close";
+    let answer = format!("{head}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    connection.write_all(answer.as_bytes()).await?;
+    connection.shutdown().await?;
+    // What is still being sent is taken off: otherwise the kernel would take back the answer with the connection.
+    let mut rest = [0; 4 << 10];
+    for _ in 0..16 {
+        if connection.read(&mut rest).await? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+#[expect(clippy::too_many_arguments, reason = "what one connection is made of, put together in one place")]
 async fn counted(
     connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    greeted: Greeted,
     serve: impl Serve,
     limits: Arc<ListenLimits>,
     stop: watch::Receiver<bool>,
@@ -239,7 +382,7 @@ async fn counted(
         biased;
         () = place.close.notified() => Err(Hangup::MadeRoom),
         () = idle(&carrier, limits.idle_max) => Err(Hangup::Idle),
-        ended = serve_connection(connection, serve, limits.clone(), stop, carrier.clone()) => ended,
+        ended = serve_connection(connection, greeted, serve, limits.clone(), stop, carrier.clone(), &peer) => ended,
     };
     if let Err(why) = ended {
         if matches!(why, Hangup::Idle) {
@@ -276,6 +419,8 @@ enum Hangup {
     MadeRoom,
     #[error("it was idle for too long")]
     Idle,
+    #[error("it speaks another version of HTTP than was agreed on")]
+    OtherProtocol,
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -285,21 +430,29 @@ enum Hangup {
 /// Serves one connection, whatever it is made of, until its end or until the server stops.
 async fn serve_connection(
     mut connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    Greeted { certificate, http_2 }: Greeted,
     serve: impl Serve,
     limits: Arc<ListenLimits>,
     mut stop: watch::Receiver<bool>,
     carrier: Carrier,
+    peer: &Peer,
 ) -> Result<(), Hangup> {
+    let source = Arc::new(Source { address: peer.name.as_str().into(), certificate });
     let mut head = Vec::new();
     let second = tokio::select! {
         biased;
         () = stopped(&mut stop) => return Ok(()),
         second = is_second(&mut connection, &mut head) => second?,
     };
+    // Whoever has agreed to one protocol and speaks the other wants to get past something in between.
+    if http_2.is_some_and(|http_2| http_2 != second) {
+        return Err(Hangup::OtherProtocol);
+    }
     let connection = TokioIo::new(Patient::new(connection, head, limits.write_stall_max));
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let mark = Arc::new(carrier.request());
         request.extensions_mut().insert(mark.clone());
+        request.extensions_mut().insert(source.clone());
         let answer = serve.clone().serve(request);
         async move {
             let answer = answer.await;

@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_core::{ArmedView, EndReason, FenceView, Identity, Margins};
+use tenure_core::{ArmedView, EndReason, FenceView, Identity, Margins, WallTime};
 use tenure_replica::Role;
 
 use crate::access::Access;
+use crate::front::Callers;
 use crate::node::Node;
 use crate::tally::Durations;
 
@@ -40,6 +41,12 @@ pub struct Traffic {
     connections_refused: AtomicU64,
     connections_made_room: AtomicU64,
     connections_idle: AtomicU64,
+    handshakes_failed: AtomicU64,
+    handshakes_refused: AtomicU64,
+    reload_failures: AtomicU64,
+    /// Seconds since 1970; 0 without TLS.
+    certificate_ends: AtomicU64,
+    insecure: AtomicBool,
     watchers: AtomicU64,
     watchers_ended: AtomicU64,
     waits: AtomicU64,
@@ -87,6 +94,36 @@ impl Traffic {
     /// A connection was closed because nothing happened on it for too long.
     pub(crate) fn connection_idle(&self) {
         self.connections_idle.fetch_add(1, Relaxed);
+    }
+
+    /// A client did not complete its handshake, or showed a certificate that is not believed.
+    pub(crate) fn handshake_failed(&self) {
+        self.handshakes_failed.fetch_add(1, Relaxed);
+    }
+
+    /// A connection was closed because too many handshakes were under way.
+    pub(crate) fn handshake_refused(&self) {
+        self.handshakes_refused.fetch_add(1, Relaxed);
+    }
+
+    /// A certificate for clients could not be replaced.
+    pub(crate) fn reload_failed(&self) {
+        self.reload_failures.fetch_add(1, Relaxed);
+    }
+
+    /// The certificate that clients are shown ends at this time.
+    pub(crate) fn certificate_ends(&self, at: WallTime) {
+        self.certificate_ends.store(at.as_unix_millis() / 1_000, Relaxed);
+    }
+
+    /// Other machines reach a port of this node without TLS.
+    pub(crate) fn set_insecure(&self, insecure: bool) {
+        self.insecure.store(insecure, Relaxed);
+    }
+
+    /// Whether they do.
+    pub(crate) fn is_insecure(&self) -> bool {
+        self.insecure.load(Relaxed)
     }
 
     /// Somebody watches, as long as what is returned exists.
@@ -137,6 +174,28 @@ impl Traffic {
             "Client connections closed because no request was under way for too long.",
         )
         .value(self.connections_idle.load(Relaxed));
+        page.gauge("tenure_insecure", "1 if other machines reach a port of this node without TLS.")
+            .value(u64::from(self.is_insecure()));
+        page.counter(
+            "tenure_tls_handshakes_failed_total",
+            "TLS handshakes of clients that failed: not completed in time, or with a certificate that is not believed.",
+        )
+        .value(self.handshakes_failed.load(Relaxed));
+        page.counter(
+            "tenure_tls_handshakes_refused_total",
+            "Client connections closed because too many TLS handshakes were under way.",
+        )
+        .value(self.handshakes_refused.load(Relaxed));
+        page.counter(
+            "tenure_tls_reload_failures_total",
+            "Attempts to replace the certificate for clients that failed; the one before it stayed.",
+        )
+        .value(self.reload_failures.load(Relaxed));
+        page.gauge(
+            "tenure_tls_certificate_not_after_seconds",
+            "When the certificate for clients ends, in seconds since 1970; 0 without TLS.",
+        )
+        .value(self.certificate_ends.load(Relaxed));
         page.gauge("tenure_watchers", "Watch streams open on this node now.")
             .value(Self::open(&self.watchers, &self.watchers_ended));
         page.gauge("tenure_waiting_requests", "Acquires that wait for their turn on this node now.")
@@ -166,7 +225,7 @@ impl Traffic {
 }
 
 /// The whole page.
-pub(crate) fn render(node: &Node, identity: &Identity, traffic: &Traffic) -> String {
+pub(crate) fn render(node: &Node, identity: &Identity, traffic: &Traffic, callers: &Callers) -> String {
     let mut page = Page(String::with_capacity(16 << 10));
     page.gauge("tenure_build_info", "Always 1; the version is in the label.")
         .labelled(&[("version", env!("CARGO_PKG_VERSION"))], 1);
@@ -174,7 +233,44 @@ pub(crate) fn render(node: &Node, identity: &Identity, traffic: &Traffic) -> Str
     render_tally(node, &mut page);
     render_replica(node, &mut page);
     traffic.render(&mut page);
+    render_callers(callers, &mut page);
     page.0
+}
+
+fn render_callers(callers: &Callers, page: &mut Page) {
+    let (proved, refused) = callers.gate.counts();
+    let mut identified =
+        page.counter("tenure_identified_requests_total", "Requests whose caller proved who it is, by what.");
+    for (proof, count) in proved {
+        identified.labelled(&[("by", proof.as_str())], count);
+    }
+    page.counter(
+        "tenure_unauthenticated_requests_total",
+        "Requests refused because what they presented is not believed.",
+    )
+    .value(refused);
+    page.gauge("tenure_active_identities", "Identities with something under way on this node.")
+        .value(callers.shares.identities());
+    if !callers.gate.issuers().is_empty() {
+        let (reloads, failures) = callers.gate.issuers().counts();
+        page.counter("tenure_jwks_reloads_total", "Changed files of issuers' keys that were read again.")
+            .value(reloads);
+        page.counter(
+            "tenure_jwks_reload_failures_total",
+            "Changed files of issuers' keys that could not be used; the old keys stayed.",
+        )
+        .value(failures);
+    }
+    if let Some((written, dropped, failing)) = callers.audit.counts() {
+        page.counter("tenure_audit_lines_total", "Lines of the audit log written.").value(written);
+        page.counter(
+            "tenure_audit_lines_dropped_total",
+            "Lines of the audit log lost: they could not be written, or too many waited for it.",
+        )
+        .value(dropped);
+        page.gauge("tenure_audit_failing", "1 while the audit log cannot be written.")
+            .value(u8::from(failing));
+    }
 }
 
 fn render_machine(node: &Node, identity: &Identity, page: &mut Page) {

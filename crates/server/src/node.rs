@@ -20,9 +20,10 @@ use crate::call_table::Call;
 use crate::event_files::{Cursor, EventFiles, FilePage};
 use crate::event_hub::EventHub;
 use crate::failure::Failure;
-use crate::forward::{self, Forwarder};
+use crate::forward::{self, Forwarder, RenewalBatch};
 use crate::leader_loop::{LeaderLoopNumbers, LeaderRequest, Reply, RequestQueues};
 use crate::replicated::Replicated;
+use crate::secrets::{self, Concealed, SharedStage, Stage};
 use crate::signing::Signer;
 
 /// One node. Cheap to clone; all clones are the same node.
@@ -35,11 +36,13 @@ struct Inner {
     event_hub: Arc<EventHub>,
     past_events: PastEvents,
     entropy: Entropy,
+    /// Which forms this node's state has of secrets and nonces.
+    stage: SharedStage,
     numbers: Arc<Mutex<LeaderLoopNumbers>>,
     forwarder: Forwarder,
     admin: Admin,
     signer: Signer,
-    /// Where clients reach this node, as they are told.
+    /// Where clients reach this node: the advertised address.
     client_address: String,
     hang_ups: HangUps,
     /// Whether this node is in touch with its leader, as far as waiting calls need to know.
@@ -47,9 +50,9 @@ struct Inner {
 }
 
 /// A command that comes in, from wherever it comes.
-pub(crate) enum Submission<'a> {
+pub(crate) enum Submission {
     /// From a client of this node, or made by this node itself.
-    Command(&'a Command),
+    Command(Arc<Concealed>),
     /// From another node, encoded there. It goes through this node's own leader loop or nowhere.
     Forwarded {
         /// The version that it was encoded in.
@@ -127,12 +130,14 @@ impl Node {
     ) -> Node {
         let admin = Admin::default();
         let contact = Arc::new(watch::Sender::new(true));
+        let stage = forwarder.replica().machine().read().stage().clone();
         let node = Node(Arc::new(Inner {
             replica: forwarder.replica().clone(),
             queues,
             event_hub,
             past_events,
             entropy,
+            stage,
             numbers,
             forwarder,
             admin,
@@ -150,18 +155,27 @@ impl Node {
     /// node itself) comes through here, with who it is from. That goes into the log with the command, and to the leader,
     /// which believes members: whether it may be done is judged when it is applied, the same on every node. The answer
     /// goes to `reply`; nothing waits here.
-    pub(crate) fn accept(&self, identity: &Identity, submission: Submission<'_>, reply: Reply<Answer>) {
-        // Only what clients of this node ask for is forwarded.
-        let command = if let Submission::Command(command) = &submission { Some(*command) } else { None };
+    pub(crate) fn accept(&self, identity: &Identity, submission: Submission, reply: Reply<Answer>) {
+        // Only what clients of this node ask for is forwarded, and only they get their secrets back.
+        let concealed = if let Submission::Command(of) = &submission { Some(of.clone()) } else { None };
         let (accepted, route) = match self.prepare(identity, submission) {
             Ok(accepted) => accepted,
             Err(failure) => return reply(Err(failure)),
         };
-        match (route, command) {
+        let reply: Reply<Answer> = match concealed.as_ref().and_then(|concealed| concealed.own) {
+            None => reply,
+            Some(own) => Box::new(move |answer| {
+                reply(answer.map(|mut answer| {
+                    own.give_back(&mut answer);
+                    answer
+                }));
+            }),
+        };
+        match (route, concealed) {
             (Route::Here, _) => self.0.queues.put(accepted.request(reply)),
-            (Route::To(leader), Some(command)) => {
+            (Route::To(leader), Some(concealed)) => {
                 let Accepted { version, encoded, .. } = accepted;
-                self.0.forwarder.command(leader, version, encoded, command, reply);
+                self.0.forwarder.command(leader, version, encoded, &concealed.command, reply);
             }
             (Route::To(_) | Route::Nowhere, _) => reply(Err(Failure::NoLeader { leader: None })),
         }
@@ -169,11 +183,12 @@ impl Node {
 
     /// A submission as the log takes it, and where it goes. `identity` is whom it is from; what was forwarded says so
     /// itself.
-    fn prepare(&self, identity: &Identity, submission: Submission<'_>) -> Result<(Accepted, Route), Failure> {
+    fn prepare(&self, identity: &Identity, submission: Submission) -> Result<(Accepted, Route), Failure> {
         match submission {
-            Submission::Command(command) => {
-                let (version, encoded) = self.encode(identity, command)?;
-                Ok((Accepted::new(version, encoded, command), self.leader()))
+            Submission::Command(concealed) => {
+                let Concealed { command, version, .. } = &*concealed;
+                let encoded = encode(*version, identity, command)?;
+                Ok((Accepted::new(*version, encoded, command), self.leader()))
             }
             // Another node made these bytes; what is put into the log must be readable by all. What was forwarded
             // once is not forwarded again.
@@ -200,31 +215,38 @@ impl Node {
     }
 
     /// Puts a command through the log, here or at the leader, and gives what applying it answered.
-    pub async fn submit(&self, identity: &Identity, command: &Command) -> Result<Answer, Failure> {
-        self.answer_to(identity, Submission::Command(command)).await
+    pub async fn submit(&self, identity: &Identity, command: Command) -> Result<Answer, Failure> {
+        self.answer_to(identity, self.submission(command)).await
+    }
+
+    /// A command of a client of this node, as it is submitted.
+    pub(crate) fn submission(&self, command: Command) -> Submission {
+        Submission::Command(Arc::new(self.conceal(command)))
+    }
+
+    /// The command as it may enter the log: from format version 2 on without anybody's secret.
+    pub(crate) fn conceal(&self, mut command: Command) -> Concealed {
+        secrets::derive(&mut command);
+        let (version, own) = match self.0.stage.get() {
+            // Even if a raise is applied at this moment: whatever the form, the version says it.
+            Stage::Plain => (FormatVersion::V1, None),
+            Stage::Mixed => {
+                self.glance(|machine| (machine.format(), secrets::conceal(&mut command, Some(machine))))
+            }
+            Stage::Hashed => (self.format(), secrets::conceal(&mut command, None)),
+        };
+        Concealed { command, version, own }
     }
 
     /// Puts a submission through the log and gives what applying it answered.
     pub(crate) async fn answer_to(
         &self,
         identity: &Identity,
-        submission: Submission<'_>,
+        submission: Submission,
     ) -> Result<Answer, Failure> {
         let (reply, answer) = oneshot::channel();
         self.accept(identity, submission, Box::new(|answer| drop(reply.send(answer))));
         answer.await.unwrap_or_else(|_| Err(Failure::stopped_meanwhile()))
-    }
-
-    /// The command as this node writes it now: in the version that the cluster has agreed on.
-    fn encode(&self, identity: &Identity, command: &Command) -> Result<(FormatVersion, Vec<u8>), Failure> {
-        let version = self.format();
-        // Everything fits the newest version.
-        if version < FormatVersion::NEWEST && !tenure_wire::command_fits(version, command) {
-            return Err(Failure::NeedsUpgrade { agreed: version });
-        }
-        let mut encoded = Vec::with_capacity(COMMAND_BYTES_USUAL);
-        tenure_wire::encode_command_of(version, identity, command, &mut encoded);
-        Ok((version, encoded))
     }
 
     /// The format version that the cluster has agreed on, as far as this node has applied.
@@ -239,8 +261,9 @@ impl Node {
         identity: &Identity,
         renewals: Vec<(SessionId, u64)>,
     ) -> Result<Vec<RenewalAnswer>, Failure> {
-        // The id is checked here, and that it is used by whoever opened the session, against the applied state, so that the log carries only the number: ids
-        // are never reused, so what is true once stays true until the session ends.
+        // The id is checked here, and that it is used by whoever opened the session, against the applied state, so
+        // that the log carries only the number: ids are never reused, so what is true once stays true until the
+        // session ends.
         let ids: Vec<SessionId> = renewals.iter().map(|(id, _)| *id).collect();
         let mut known = self.known(identity, &ids);
         if known.contains(&false) {
@@ -248,28 +271,60 @@ impl Node {
             self.ready().await?;
             known = self.known(identity, &ids);
         }
-        let request: Vec<Renewal> = renewals
-            .iter()
-            .zip(&known)
-            .filter(|(_, known)| **known)
-            .map(|((id, number), _)| Renewal { session: id.number, number: *number })
-            .collect();
-        let answers = if request.is_empty() { Vec::new() } else { self.renew_checked(request).await? };
-        let mut answers = answers.into_iter();
-        let mut next = || answers.next().expect("one answer per renewal");
-        Ok(known
-            .into_iter()
-            .map(|known| if known { next() } else { RenewalAnswer::UnknownSession })
-            .collect())
+        let renewals = renewals.iter().map(|(id, number)| Renewal { session: id.number, number: *number });
+        renew_where(&known, renewals.collect(), async |renewals| self.renew_checked(renewals).await).await
     }
 
     /// Renews sessions whose ids have been checked on this node.
     pub async fn renew_checked(&self, renewals: Vec<Renewal>) -> Result<Vec<RenewalAnswer>, Failure> {
         match self.leader() {
             Route::Here => self.renew_here(renewals).await,
-            Route::To(leader) => self.0.forwarder.renew(leader, renewals).await,
+            Route::To(leader) if self.0.stage.get() == Stage::Plain => {
+                self.0.forwarder.renew(leader, RenewalBatch::unproved(renewals)).await
+            }
+            Route::To(leader) => {
+                let proofs: Vec<Option<u64>> = self.glance(|machine| {
+                    renewals.iter().map(|renewal| machine.proof_of(renewal.session)).collect()
+                });
+                // What has ended here has ended everywhere.
+                let live: Vec<bool> = proofs.iter().map(Option::is_some).collect();
+                renew_where(&live, renewals, async |renewals| {
+                    let proofs = proofs.into_iter().flatten().collect();
+                    self.0.forwarder.renew(leader, RenewalBatch { renewals, proofs }).await
+                })
+                .await
+            }
             Route::Nowhere => Err(Failure::NoLeader { leader: None }),
         }
+    }
+
+    /// Renews sessions that another node names, if it knows what only a node or the session's opener can know. Its
+    /// clients' ids were checked there.
+    pub(crate) async fn renew_proved(&self, batch: RenewalBatch) -> Result<Vec<RenewalAnswer>, Failure> {
+        let RenewalBatch { renewals, proofs } = batch;
+        if renewals.len() != proofs.len() {
+            // Sent by a node that has not applied a raise that this one has: in a moment it will have.
+            return if self.format() >= FormatVersion::V2 {
+                Err(Failure::overloaded())
+            } else {
+                self.renew_here(renewals).await
+            };
+        }
+        let check = || {
+            self.glance(|machine| {
+                let proved = |(renewal, proof): (&Renewal, &u64)| {
+                    machine.proof_of(renewal.session).is_some_and(|known| known == *proof)
+                };
+                renewals.iter().zip(&proofs).map(proved).collect::<Vec<bool>>()
+            })
+        };
+        let mut proved = check();
+        if proved.contains(&false) {
+            // This node may have been deposed, and be behind: only a confirmed reading may refuse.
+            self.0.replica.read_barrier().await?;
+            proved = check();
+        }
+        renew_where(&proved, renewals, async |renewals| self.renew_here(renewals).await).await
     }
 
     /// Puts renewals through this node's own leader loop.
@@ -300,8 +355,24 @@ impl Node {
     /// Whether each id names a session that has not ended and that this caller may use, as far as this node has
     /// applied.
     pub fn known(&self, identity: &Identity, ids: &[SessionId]) -> Vec<bool> {
-        let machine = self.0.replica.machine().read();
-        ids.iter().map(|id| machine.machine().knows_as(identity, id)).collect()
+        // Hashed before the machine is looked at, which is not changed meanwhile.
+        let hashed: Vec<SessionId> = match self.0.stage.get() {
+            Stage::Plain => Vec::new(),
+            Stage::Mixed | Stage::Hashed => ids.iter().map(|id| secrets::hashed_id(*id)).collect(),
+        };
+        self.glance(|machine| {
+            let hashed = |at: usize| hashed.get(at).is_some_and(|id| machine.knows_as(identity, id));
+            ids.iter().enumerate().map(|(at, id)| hashed(at) || machine.knows_as(identity, id)).collect()
+        })
+    }
+
+    /// A session's id as it is to be compared with what the machine has stored, as far as this node knows.
+    pub(crate) fn stored_id(&self, id: SessionId) -> SessionId {
+        match self.0.stage.get() {
+            Stage::Plain => id,
+            Stage::Mixed => self.glance(|machine| secrets::stored_id(id, machine)),
+            Stage::Hashed => secrets::hashed_id(id),
+        }
     }
 
     /// Looks at the machine once it shows everything that was acknowledged anywhere before this call.
@@ -325,7 +396,7 @@ impl Node {
         &self.0.past_events
     }
 
-    /// The secret half of a new session's id.
+    /// The secret half of a new session's id. An open that carries a nonce gets another one, which follows from that.
     pub fn draw_secret(&self) -> Secret {
         Secret::new(self.0.entropy.draw().to_be_bytes())
     }
@@ -377,7 +448,7 @@ impl Node {
         self.0.queues.probe_arrived(number)
     }
 
-    /// Where clients reach this node, as they are told.
+    /// Where clients reach this node: the advertised address.
     pub(crate) fn client_address(&self) -> &str {
         &self.0.client_address
     }
@@ -397,6 +468,34 @@ impl Node {
     pub(crate) fn replica(&self) -> &Replica<Replicated> {
         &self.0.replica
     }
+}
+
+/// The command in this version, with who it is from; refused if that version cannot say all of it.
+fn encode(version: FormatVersion, identity: &Identity, command: &Command) -> Result<Vec<u8>, Failure> {
+    // Everything fits the newest version.
+    if version < FormatVersion::NEWEST && !tenure_wire::command_fits(version, command) {
+        return Err(Failure::NeedsUpgrade { agreed: version });
+    }
+    let mut encoded = Vec::with_capacity(COMMAND_BYTES_USUAL);
+    tenure_wire::encode_command_of(version, identity, command, &mut encoded);
+    Ok(encoded)
+}
+
+/// Renews those sessions that `known` says to be there, and answers for all, in order.
+async fn renew_where(
+    known: &[bool],
+    mut renewals: Vec<Renewal>,
+    renew: impl AsyncFnOnce(Vec<Renewal>) -> Result<Vec<RenewalAnswer>, Failure>,
+) -> Result<Vec<RenewalAnswer>, Failure> {
+    if !known.contains(&false) {
+        return renew(renewals).await;
+    }
+    let mut at = known.iter();
+    renewals.retain(|_| at.next() == Some(&true));
+    let answers = if renewals.is_empty() { Vec::new() } else { renew(renewals).await? };
+    let mut answers = answers.into_iter();
+    let mut next = || answers.next().expect("one answer per renewal");
+    Ok(known.iter().map(|known| if *known { next() } else { RenewalAnswer::UnknownSession }).collect())
 }
 
 impl Accepted {

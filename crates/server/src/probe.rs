@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tenure_replica::{Entropy, Network};
+use tenure_replica::{Entropy, Network, Stream};
+use tenure_tls::ServerTls;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 use tracing::debug;
@@ -19,6 +20,8 @@ const PROBES_UNDER_WAY_MAX: usize = 4;
 #[derive(Clone)]
 pub struct Prober {
     network: Arc<dyn Network>,
+    /// TLS of the port, if it speaks that.
+    tls: Option<Arc<ServerTls>>,
     address: Arc<str>,
     entropy: Entropy,
     places: Arc<Semaphore>,
@@ -27,9 +30,14 @@ pub struct Prober {
 
 impl Prober {
     /// A prober of the client port at `address`.
-    pub fn new(network: Arc<dyn Network>, address: String, entropy: Entropy) -> Self {
+    pub fn new(
+        network: Arc<dyn Network>,
+        tls: Option<Arc<ServerTls>>,
+        address: String,
+        entropy: Entropy,
+    ) -> Self {
         let places = Arc::new(Semaphore::new(PROBES_UNDER_WAY_MAX));
-        Self { network, address: address.into(), entropy, places, under_way: Arc::default() }
+        Self { network, tls, address: address.into(), entropy, places, under_way: Arc::default() }
     }
 
     /// A number for the next probe, which nobody can guess.
@@ -62,7 +70,15 @@ impl Prober {
     }
 
     async fn call(&self, number: u128) -> std::io::Result<()> {
-        let mut stream = self.network.connect(&self.address).await?;
+        let stream = self.network.connect(&self.address).await?;
+        match &self.tls {
+            None => self.ask(stream, number).await,
+            // Through all that a client's request goes through.
+            Some(tls) => self.ask(tls.dial(stream).await?, number).await,
+        }
+    }
+
+    async fn ask(&self, mut stream: impl Stream, number: u128) -> std::io::Result<()> {
         let request = format!(
             "POST /v1/probe/{number:032x} HTTP/1.1\r\nHost: {}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
             self.address
@@ -81,7 +97,7 @@ mod tests {
     use futures_util::FutureExt;
     use futures_util::future::BoxFuture;
     use std::io;
-    use tenure_replica::{Listener, Stream};
+    use tenure_replica::Listener;
     use tokio::io::{DuplexStream, duplex};
     use tokio::sync::mpsc;
 
@@ -102,7 +118,7 @@ mod tests {
 
     fn prober() -> (Prober, mpsc::UnboundedReceiver<DuplexStream>) {
         let (hand, handed) = mpsc::unbounded_channel();
-        (Prober::new(Arc::new(Handed(hand)), "a:1".into(), Entropy::default()), handed)
+        (Prober::new(Arc::new(Handed(hand)), None, "a:1".into(), Entropy::default()), handed)
     }
 
     /// Sequential numbers could be guessed.

@@ -13,8 +13,9 @@ use tenure_wire::Captured;
 
 use crate::event_files::EventFiles;
 use crate::event_hub::EventHub;
+use crate::secrets::SharedStage;
 
-/// The rho that holders count with unless they are told otherwise: the bound on the difference of two clocks' rates.
+/// The rho that holders count with unless configured otherwise: the bound on the difference of two clocks' rates.
 const RHO_PPM: u32 = 500;
 
 /// The machine and where its events go.
@@ -25,6 +26,7 @@ pub struct Replicated {
     clock: Arc<dyn Clock>,
     pace: LeaderPace,
     agreed: Agreed,
+    stage: SharedStage,
     /// The newest format version that this node reads.
     newest: FormatVersion,
 }
@@ -53,7 +55,13 @@ impl Replicated {
         newest: FormatVersion,
     ) -> Self {
         let (machine, pace) = (Machine::default(), LeaderPace::new(RHO_PPM));
-        Self { machine, event_hub, event_files, clock, pace, agreed, newest }
+        let stage = SharedStage::default();
+        Self { machine, event_hub, event_files, clock, pace, agreed, stage, newest }
+    }
+
+    /// How much of the state is hashed, to be read without the machine.
+    pub(crate) fn stage(&self) -> &SharedStage {
+        &self.stage
     }
 
     /// By how much cluster time runs ahead of this node's clock, in parts per million, if by more than rho allows.
@@ -102,6 +110,7 @@ impl StateMachine for Replicated {
         }
         let format = self.machine.format();
         self.agreed.set(format.get().into());
+        self.stage.follow(&self.machine);
         self.follow_pace();
         let cluster = self.machine.settings().cluster;
         self.event_files.append(cluster, format, self.machine.fresh_events());
@@ -142,6 +151,7 @@ impl StateMachine for Replicated {
             "a newer tenure wrote this snapshot: run that version on this node"
         );
         self.agreed.set(machine.format().get().into());
+        self.stage.follow(&machine);
         let old = std::mem::replace(&mut self.machine, machine);
         // Freeing a million sessions takes most of a second, in which nothing would be applied.
         std::thread::spawn(move || drop(old));

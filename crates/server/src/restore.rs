@@ -6,6 +6,7 @@
 //! the next one. A restore that breaks off all the same is continued by whoever sends the same backup again,
 //! through any node.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{Command, Done, Identity, RESTORE_KEPT_FOR, RestoreBegin, RestoreId, Token};
@@ -14,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::calls::failed;
 use crate::failure::Failure;
-use crate::node::Node;
+use crate::node::{Node, Submission};
 
 /// How long one step is sent again while no leader answers: several elections.
 const STEP_WITHIN: Duration = Duration::from_secs(30);
@@ -125,8 +126,11 @@ impl<'a> Restore<'a> {
     /// be repeated.
     async fn step(&self, command: Command) -> Result<Done, ApiError> {
         let until = Instant::now() + STEP_WITHIN;
+        // A piece is large: it is shared, not copied.
+        let command = Arc::new(self.node.conceal(command));
         loop {
-            let failure = match self.node.submit(self.identity, &command).await {
+            let step = Submission::Command(command.clone());
+            let failure = match self.node.answer_to(self.identity, step).await {
                 Ok(answer) => return Ok(answer?),
                 Err(failure) => failure,
             };

@@ -1,6 +1,7 @@
 //! A running node: its parts put together, started and stopped in order.
 
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +18,23 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{info, warn};
 
+use crate::audit::Audit;
+use crate::auth::{Gate, Issuers, Shares};
 use crate::config::Config;
 use crate::descriptors;
 use crate::event_files::EventFiles;
 use crate::event_hub::EventHub;
 use crate::forward::Forwarder;
-use crate::front::{Front, FrontLimits};
+use crate::front::{Callers, Front, FrontLimits};
 use crate::leader_loop::leader_loop;
 use crate::listen::{Accept, CONNECTIONS_MAX, bind};
 use crate::node::{Node, PastEvents};
 use crate::probe::Prober;
 use crate::replicated::Replicated;
+use crate::secure::Reloader;
 use crate::signing::Signer;
 
-/// How long requests under way may take to end once the node is told to stop.
+/// How long requests under way may take to end once the node is asked to stop.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// Heartbeats of a node that has nobody to send them to. It elects itself at its start without waiting, so slow
@@ -82,6 +86,12 @@ pub struct Server {
     members: JoinHandle<()>,
     upgrade: Option<JoinHandle<()>>,
     event_files: JoinHandle<()>,
+    #[cfg(test)]
+    callers: Callers,
+    issuers: JoinHandle<()>,
+    audit: (Arc<Audit>, JoinHandle<()>),
+    certificates: Option<JoinHandle<()>>,
+    reloader: Reloader,
     execution: Execution,
 }
 
@@ -125,6 +135,19 @@ impl Server {
         address: SocketAddr,
         connections_max: impl FnOnce(bool) -> usize,
     ) -> Result<Server, StartError> {
+        let issuers = Issuers::load(config.jwt_issuers.clone())
+            .map_err(|why| StartError::Io("the issuers of JWTs".into(), io::Error::other(why)))?;
+        let issuers = Arc::new(issuers);
+        let audit = match config.audit.clone() {
+            None => Audit::default(),
+            Some(options) => Audit::open(options, config.node, world.clock.clone())
+                .map_err(|error| StartError::Io("the audit log cannot be written".into(), error))?,
+        };
+        let callers = Callers {
+            gate: Arc::new(Gate::new(issuers.clone())),
+            shares: Arc::new(Shares::new(config.identity_limits)),
+            audit: Arc::new(audit),
+        };
         let event_hub = EventHub::new();
         let (disk, options) = (world.disk.clone(), config.event_files);
         let event_files = world.execution.blocking(move || EventFiles::open(disk, options)).await;
@@ -142,6 +165,8 @@ impl Server {
                 node: config.node,
                 peers: config.peers.clone(),
                 beyond_this_machine: config.peers_beyond_this_machine,
+                security: config.peer_security.clone(),
+                key: config.node_key,
                 timing: config.timing,
                 timing_alone: ALONE,
                 log: config.log,
@@ -165,7 +190,9 @@ impl Server {
         )
         .await?;
         let connections_max = connections_max(!replica.is_alone());
-        let prober = Prober::new(world.network, probe_address(address).to_string(), world.entropy.clone());
+        let tls = config.client_tls.as_ref().map(|client| client.tls.clone());
+        let own_port = probe_address(address).to_string();
+        let prober = Prober::new(world.network, tls.clone(), own_port, world.entropy.clone());
         let (leader_loop, queues, numbers) = leader_loop(
             replica.clone(),
             world.clock.clone(),
@@ -185,19 +212,46 @@ impl Server {
         let upgrade = config
             .auto_upgrade
             .map(|after| tokio::spawn(node.clone().keep_upgraded(after, world.clock.clone())));
+        let issuers = tokio::spawn(issuers.keep());
+        let audit = (callers.audit.clone(), tokio::spawn(callers.audit.clone().keep()));
         let (stop, stopping) = watch::channel(false);
         let front = Front::new(
             node.clone(),
             world.clock,
             address,
             config.advertise.as_deref(),
+            &config.names,
             FrontLimits::default(),
+            callers.clone(),
             stopping,
         );
-        let front = tokio::spawn(front.serve(accept, connections_max, DRAIN_MAX));
+        let traffic = front.traffic().clone();
+        traffic.set_insecure(config.insecure);
+        if config.insecure {
+            warn!("other machines reach a port of this node without TLS: whoever does may do anything");
+        }
+        let reloader = Reloader::default();
+        let certificates = tls.map(|tls| tokio::spawn(reloader.clone().keep(tls, traffic, world.execution)));
+        let front = tokio::spawn(front.serve(accept, config.client_tls, connections_max, DRAIN_MAX));
         info!(node = config.node, %address, "serving clients");
         let execution = world.execution;
-        Ok(Server { node, address, stop, front, leader_loop, members, upgrade, event_files, execution })
+        Ok(Server {
+            node,
+            address,
+            stop,
+            front,
+            leader_loop,
+            members,
+            upgrade,
+            event_files,
+            #[cfg(test)]
+            callers,
+            issuers,
+            audit,
+            certificates,
+            reloader,
+            execution,
+        })
     }
 
     /// The node.
@@ -205,9 +259,20 @@ impl Server {
         &self.node
     }
 
+    /// How its front ends find out who calls.
+    #[cfg(test)]
+    pub(crate) fn callers(&self) -> &Callers {
+        &self.callers
+    }
+
     /// Where clients connect.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Has it look for another certificate to present.
+    pub fn reloader(&self) -> Reloader {
+        self.reloader.clone()
     }
 
     /// Whether this node has no port for peers.
@@ -215,7 +280,7 @@ impl Server {
         self.node.replica().is_alone()
     }
 
-    /// Serves until told to stop, then drains; or fails with the node, loudly.
+    /// Serves until asked to stop, then drains; or fails with the node, loudly.
     pub async fn run_until(
         self,
         stop_requested: impl Future<Output = ()>,
@@ -247,7 +312,13 @@ impl Server {
         self.stop.send_replace(true);
         let _ = self.front.await;
         self.leader_loop.abort();
+        self.issuers.abort();
+        self.audit.1.abort();
+        self.audit.0.finish().await;
         self.members.abort();
+        if let Some(certificates) = self.certificates {
+            certificates.abort();
+        }
         if let Some(upgrade) = self.upgrade {
             upgrade.abort();
         }

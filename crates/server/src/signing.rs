@@ -23,6 +23,7 @@ use crate::calls::failed;
 use crate::context::CallContext;
 use crate::front::Api;
 use crate::node::Node;
+use crate::secrets;
 
 /// The file of the key, and where a new one is made ready.
 const FILE: &str = "sequencer.key";
@@ -136,6 +137,7 @@ impl Api {
         token: Option<Token>,
     ) -> Result<String, ApiError> {
         let found = self.look(context, false, |machine| {
+            let session = &secrets::stored_id(*session, machine);
             if !machine.knows_as(&context.identity, session) {
                 return Err(tenure_core::Refusal::UnknownSession);
             }
@@ -261,7 +263,7 @@ impl Node {
         let node = self.signer().node;
         let publish = Command::PublishKey { node, kid: key.kid().into(), key: public };
         // The node's own doing, whoever asked for a signature.
-        self.submit(&Identity::Node, &publish).await.map_err(failed)??;
+        self.submit(&Identity::Node, publish).await.map_err(failed)??;
         Ok(())
     }
 }

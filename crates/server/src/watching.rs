@@ -2,7 +2,7 @@
 //!
 //! A watcher pulls: it is notified that the revision rose and reads the machine's own bounded log of events at its
 //! own pace, and the event files of this node where that log no longer reaches. There is no queue per watcher, so
-//! a slow one costs nothing, and one that asks for what is missing is told which revisions, and where to begin
+//! a slow one costs nothing, and one that asks for what is missing learns which revisions, and where to begin
 //! again. A revision is delivered whole or not at all. Files are read without the machine's lock.
 
 use std::sync::Arc;
@@ -36,7 +36,7 @@ pub(crate) struct Watching {
     cursor: Option<Cursor>,
     /// What was found when the watch began.
     begun_with: Vec<Batch>,
-    /// Whether it has reached the present once, or was told so.
+    /// Whether it has reached the present once, or was started there.
     caught_up: bool,
     revisions: watch::Receiver<Revision>,
     _turn: Turn,

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tenure_core::{FormatVersion, Limits, ProposerLimits};
+use tenure_core::FormatVersion;
 use tenure_replica::{
-    Entropy, Execution, LogOptions, LowLatencyOptions, LowLatencyStatus, NodeId, RaftTiming, SimDisk,
-    SnapshotOptions, Wreck,
+    Entropy, Execution, LogOptions, LowLatencyOptions, LowLatencyStatus, NodeId, SimDisk, SnapshotOptions,
+    Wreck,
 };
 use tenure_server::{Config, EventFileOptions, Node, Server, World};
 
@@ -75,22 +75,13 @@ impl Member {
             node,
             peers,
             peers_beyond_this_machine: true,
-            listen: client_address(node),
-            advertise: None,
-            connections_max: None,
-            data_dir: "simulated".into(),
-            limits: Limits::default(),
-            enforced: false,
-            proposer: ProposerLimits::default(),
-            timing: RaftTiming::default(),
             // Small, so that segments end and are removed all the time.
             log: LogOptions { segment_bytes: 32 << 10, frame_bytes_max: 8 << 10, cache_bytes: 16 << 10 },
             snapshot,
             // Small for the same reason.
             event_files: EventFileOptions { bytes_max: 256 << 10, ..EventFileOptions::default() },
             low_latency,
-            auto_upgrade: None,
-            format_newest: FormatVersion::NEWEST,
+            ..Config::single(client_address(node), "simulated".into())
         };
         Member {
             node,

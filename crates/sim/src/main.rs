@@ -190,7 +190,7 @@ fn commit() -> String {
     answer.map_or("unknown".to_owned(), |answer| String::from_utf8_lossy(&answer.stdout).trim().to_owned())
 }
 
-/// Whether two runs wrote the same lines; the first that differs is told, if lines were kept.
+/// Whether two runs wrote the same lines; the first that differs is printed, if lines were kept.
 fn same(one: &Outcome, other: &Outcome) -> bool {
     let differs = one.lines.iter().zip(&other.lines).position(|(one, other)| one != other);
     if let Some(line) = differs {

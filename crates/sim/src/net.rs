@@ -99,7 +99,7 @@ struct Pipe {
     ended: Option<Ended>,
     /// Nobody will read what arrives.
     unread: bool,
-    /// The writer has been told that nobody reads.
+    /// The writer has been notified that nobody reads.
     broken: bool,
     closed: bool,
     reader: Option<Waker>,
@@ -286,7 +286,7 @@ impl Net {
     }
 }
 
-/// What is to be dropped or told once the lock is free.
+/// What is to be dropped or notified once the lock is free.
 #[derive(Default)]
 struct Over {
     streams: Vec<SimStream>,

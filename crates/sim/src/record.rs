@@ -70,7 +70,7 @@ impl Record {
         inside.next_value
     }
 
-    /// Begins an operation. If it is dropped before its outcome is told, that is unknown.
+    /// Begins an operation. If it is dropped before its outcome is recorded, that is unknown.
     pub fn invoke(&self, process: u32, clock: &ProcessClock, call: Call) -> Invoked {
         let invoked = clock.truth();
         self.note(invoked, format_args!("p{process} {call:?}"));

@@ -41,7 +41,7 @@ pub type PauseRequest = Arc<Mutex<Option<u64>>>;
 /// How long a holder waits for the storage's word before it goes on with other things.
 const WRITE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// What a client process is told at its start.
+/// The configuration of a client process.
 pub struct ClientTask {
     /// Its number.
     pub process: u32,

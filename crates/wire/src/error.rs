@@ -1,4 +1,4 @@
-//! What a call that was refused or failed is told, on every surface: the one table of codes.
+//! What a call that was refused or failed returns, on every surface: the one table of codes.
 //!
 //! A [`Code`] is a stable word to act on; each has one HTTP status, one gRPC code and one effect. An
 //! [`ApiError`] adds what a person needs (the thing, the number, the next step) and the numbers that a program
@@ -157,6 +157,8 @@ codes! {
     ChangeInProgress = "change_in_progress", 409, FailedPrecondition, NotApplied;
     /// The agreed format version cannot say this, or not every member knows the next one.
     UpgradeNeeded = "upgrade_needed", 409, FailedPrecondition, NotApplied;
+    /// The audit log cannot be written, and this node does nothing that is not recorded.
+    AuditFailed = "audit_failed", 503, Unavailable, NotApplied;
     /// A bug of this node; its log says more.
     Internal = "internal", 500, Internal, Unknown;
 }
@@ -379,7 +381,7 @@ impl From<&Refusal> for ApiError {
                 let left = span(by.remaining);
                 E::new(Code::Held, format!("{resource} is held by {} for another {left}", by.holder))
                     .hint(if waited.is_zero() {
-                        "wait in line (`wait_ms`, --wait), or ask again later; a holder that renews stays longer"
+                        "queue for it (`wait_ms`, --wait), or ask again later; a holder that renews stays longer"
                     } else {
                         "the wait was too short; wait longer, or find out what keeps the holder (`tenure explain`)"
                     })
@@ -392,14 +394,14 @@ impl From<&Refusal> for ApiError {
                     })
             }
             Refusal::Held { resource, by: None, waited } => {
-                E::new(Code::Held, format!("{resource} is about to go to others who stand in line for it"))
-                    .hint("wait in line (`wait_ms`, --wait)")
+                E::new(Code::Held, format!("{resource} is about to go to others who are queued for it"))
+                    .hint("queue for it (`wait_ms`, --wait)")
                     .about(About { waited_ms: Some(millis(*waited)), ..About::resource(resource) })
             }
             Refusal::Delayed { resource, remaining } => {
                 let left = span(*remaining);
                 E::new(Code::Delayed, format!("{resource} rests for another {left} after an unclean end"))
-                    .hint("its last holder asked for this lock-delay; wait in line, or ask again then")
+                    .hint("its last holder asked for this lock-delay; queue for it, or ask again then")
                     .retry_after(*remaining)
                     .about(About { remaining_ms: Some(millis(*remaining)), ..About::resource(resource) })
             }
@@ -410,7 +412,7 @@ impl From<&Refusal> for ApiError {
             Refusal::NotReady { resource, session } => E::new(
                 Code::NotReady,
                 format!(
-                    "session {session} does not stand in line for {resource} alone, so it is not ready to take it"
+                    "session {session} is not queued for {resource} alone, so it is not ready to take it"
                 ),
             )
             .hint("let the successor acquire it with a wait first, then transfer")
@@ -424,7 +426,7 @@ impl From<&Refusal> for ApiError {
                 Code::UnderNotice,
                 format!("the lease of {resource} is under notice and cannot be handed on"),
             )
-            .hint("release it: that confirms the notice, and the next in line gets it")
+            .hint("release it: that confirms the notice, and the next in the queue gets it")
             .about(About::resource(resource)),
             Refusal::WrongKind { resource, is } => {
                 E::new(Code::WrongKind, format!("{resource} is {}", kind_in_words(*is)))

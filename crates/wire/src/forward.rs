@@ -10,6 +10,8 @@ use crate::log::{RENEWAL_BYTES_MIN, put_renewals, take_renewals};
 
 const REQUEST: &str = "forwarded request";
 const REPLY: &str = "forwarded reply";
+/// What proves one renewal.
+const PROOF_BYTES: usize = size_of::<u64>();
 
 /// What a node asks the leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +19,7 @@ pub enum Forwarded {
     /// Put this command through the log. It is encoded in the version of the message.
     Command(Vec<u8>),
     /// Put these renewals through the log. The asking node has checked the sessions' ids against its own
-    /// applied state.
+    /// applied state. A cluster that has agreed on version 2 wants proofs.
     Renewals(Vec<Renewal>),
     /// Confirm that you lead, and say up to where a reader must have applied.
     ReadIndex,
@@ -26,6 +28,14 @@ pub enum Forwarded {
     /// Put these commands through the log, in this order; each gets an answer of its own. They are encoded in the
     /// version of the message. Since version 2.
     Commands(Vec<Vec<u8>>),
+    /// Put these renewals through the log. The asking node has checked the sessions' ids, and shows of each what only a
+    /// node or the session's opener can know ([`Secret::proof`](tenure_core::Secret::proof)). Since version 2.
+    ProvedRenewals {
+        /// The heartbeats.
+        renewals: Vec<Renewal>,
+        /// The proof of each, in the same order.
+        proofs: Vec<u64>,
+    },
 }
 
 /// What the leader answers.
@@ -86,6 +96,14 @@ impl Coded for Forwarded {
                 put_varint(commands.len() as u64, out);
                 commands.iter().for_each(|command| put_bytes(command, out));
             }
+            Forwarded::ProvedRenewals { renewals, proofs } => {
+                debug_assert_eq!(renewals.len(), proofs.len(), "one proof for each");
+                out.push(6);
+                put_varint(renewals.len() as u64, out);
+                put_renewals(renewals, out);
+                // As they are: random bits do not become shorter.
+                proofs.iter().for_each(|proof| out.extend_from_slice(&proof.to_be_bytes()));
+            }
         }
     }
 
@@ -101,6 +119,15 @@ impl Coded for Forwarded {
             5 if input.version >= FormatVersion::V2 => {
                 let count = input.length(1)?;
                 Forwarded::Commands((0..count).map(|_| take_bytes(input)).collect::<Result<_, _>>()?)
+            }
+            6 if input.version >= FormatVersion::V2 => {
+                let count = input.length(RENEWAL_BYTES_MIN + PROOF_BYTES)?;
+                let renewals = take_renewals(input, count)?;
+                let proof = |_| Ok(u64::from_be_bytes(input.array()?));
+                Forwarded::ProvedRenewals {
+                    renewals,
+                    proofs: (0..count).map(proof).collect::<Result<_, _>>()?,
+                }
             }
             tag => return Err(input.corrupt(format!("{tag} is no request"))),
         })
@@ -259,6 +286,10 @@ mod tests {
             Forwarded::ReadIndex,
             Forwarded::Administer(vec![]),
             Forwarded::Commands(vec![vec![1, 2, 3], vec![], vec![4]]),
+            Forwarded::ProvedRenewals {
+                renewals: vec![renewal(7, 1), renewal(3, 900)],
+                proofs: vec![u64::MAX, 1 << 63],
+            },
         ] {
             let bytes = encode_forwarded(VERSION, &request);
             assert_eq!(decode_forwarded(VERSION, &bytes).unwrap(), (VERSION, request));

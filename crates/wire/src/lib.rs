@@ -11,6 +11,7 @@
 mod backup;
 mod captured;
 mod codec;
+mod credential;
 mod error;
 mod event_file;
 mod forward;
@@ -18,6 +19,7 @@ pub mod grpc;
 pub mod json;
 mod log;
 mod messages;
+pub mod policy_text;
 pub mod proto;
 mod records;
 mod snapshot;
@@ -28,6 +30,9 @@ pub use backup::{
 };
 pub use captured::Captured;
 pub use codec::WireError;
+pub use credential::{
+    Bearer, CREDENTIAL_FILE_BYTES_MAX, CredentialFile, InvalidBearer, InvalidCredentialFile,
+};
 pub use error::{About, ApiError, Code, Effect, UnknownCode};
 pub use event_file::{
     EVENT_FILE_HEAD_BYTES, EVENT_FRAME_HEAD_BYTES, EventFrame, encode_event, event_file_head,

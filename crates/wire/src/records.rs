@@ -11,8 +11,8 @@ use tenure_core::{
     Generation, Grant, Guard, HolderName, HolderRule, Holding, Identity, IdentityName, KindSetting, Limits,
     Mode, Nonce, Open, Operation, OverQuota, Policies, Policy, PolicyName, Prefix, PutCredential, PutPolicy,
     Quotas, Refusal, Register, RegisterKey, ResourceName, RestoreBegin, RestoreId, RestorePiece, Revision,
-    Scope, Secret, SessionId, SessionNumber, Settings, Slot, Token, TransmissionId, Verb, Verbs, Wait,
-    WallTime, Who, Write,
+    Scope, Secret, SecretForm, SessionId, SessionNumber, Settings, Slot, Token, TransmissionId, Verb, Verbs,
+    Wait, WallTime, Who, Write,
 };
 
 use crate::codec::{Coded, Output, Reader, WireError, choice, put_bytes, put_varint, record, token_of};
@@ -73,23 +73,29 @@ impl Coded for Token {
     }
 }
 
-impl Coded for Secret {
-    fn put(&self, out: &mut Output) {
-        self.as_bytes().put(out);
-    }
-    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Secret::new(input.array()?))
-    }
+/// Implements bits that are stored as they are known or as a hash. Version 1 has no hashes, and does not say so.
+macro_rules! concealed {
+    ($($type:ident),*) => {$(
+        impl Coded for $type {
+            fn put(&self, out: &mut Output) {
+                self.as_bytes().put(out);
+                if out.version >= FormatVersion::V2 {
+                    self.form().put(out);
+                }
+            }
+            fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
+                let bits = input.array()?;
+                let hashed = input.version >= FormatVersion::V2 && SecretForm::take(input)? == SecretForm::Hashed;
+                Ok(if hashed { $type::hashed(bits) } else { $type::new(bits) })
+            }
+            fn fits(&self, version: FormatVersion) -> bool {
+                version >= FormatVersion::V2 || self.form() == SecretForm::Plain
+            }
+        }
+    )*};
 }
 
-impl Coded for Nonce {
-    fn put(&self, out: &mut Output) {
-        self.as_bytes().put(out);
-    }
-    fn take(input: &mut Reader<'_>) -> Result<Self, WireError> {
-        Ok(Nonce::new(input.array()?))
-    }
-}
+concealed!(Secret, Nonce);
 
 impl Coded for RestoreId {
     fn put(&self, out: &mut Output) {
@@ -296,6 +302,7 @@ choice!(DenialReason {
     7 => BeyondOwn,
 });
 
+choice!(SecretForm { 1 => Plain, 2 => Hashed });
 choice!(AcquireBy { 1 => Session(caller), 2 => Opening(open) });
 choice!(Mode { 1 => Exclusive, 2 => Shared, 3 => Slots(slots) });
 choice!(KindSetting { 1 => Lock, 2 => Semaphore(slots) });

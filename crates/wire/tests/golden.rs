@@ -374,6 +374,7 @@ fn the_bodies_of_answers() {
                 }),
                 format: 1,
                 format_next: Some(2),
+                insecure: false,
             },
         ),
     ]

@@ -19,6 +19,7 @@ fn options() -> Result<Options, String> {
     let mut options = Options {
         root: PathBuf::from("."),
         tenure: PathBuf::from("tenure"),
+        against: None,
         etcd: None,
         only: Vec::new(),
         quick: false,
@@ -31,6 +32,7 @@ fn options() -> Result<Options, String> {
         match argument.as_str() {
             "--root" => options.root = value()?.into(),
             "--tenure" => options.tenure = value()?.into(),
+            "--against" => options.against = Some(value()?.into()),
             "--etcd" => options.etcd = Some(value()?.into()),
             "--only" => options.only = value()?.split(',').map(String::from).collect(),
             "--runs" => options.runs = value()?.parse().map_err(|_| "--runs needs a number".to_owned())?,
@@ -43,7 +45,11 @@ fn options() -> Result<Options, String> {
         options.runs = if options.quick { 1 } else { 3 };
     }
     if options.name.is_empty() {
-        options.name = if options.quick { "quick".into() } else { "results".into() };
+        options.name = match (&options.against, options.quick) {
+            (Some(_), _) => "against".into(),
+            (None, true) => "quick".into(),
+            (None, false) => "results".into(),
+        };
     }
     Ok(options)
 }

@@ -75,7 +75,7 @@ const SHOWN: [Shown; 5] = [
         "sessions",
         &[("renewals/s", per_second), ("a round of all of them, p50", p50), ("memory of the node", memory)],
     ),
-    ("waiters", "waiters in one line (three nodes)", "waiters", &[("handover p50", p50)]),
+    ("waiters", "waiters in one queue (three nodes)", "waiters", &[("handover p50", p50)]),
     (
         "watchers",
         "watchers of one prefix (three nodes)",

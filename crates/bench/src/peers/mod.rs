@@ -6,6 +6,7 @@
 //! machine affects all of them equally. Each run writes one file of raw results; a run whose file exists is
 //! not repeated.
 
+mod against;
 mod cells;
 mod growth;
 mod plot;
@@ -27,6 +28,8 @@ pub struct Options {
     pub root: PathBuf,
     /// The `tenure` binary.
     pub tenure: PathBuf,
+    /// An older `tenure` binary to compare with, instead of the other stores.
+    pub against: Option<PathBuf>,
     /// The `etcd` binary, if there is one.
     pub etcd: Option<PathBuf>,
     /// Only cells and stores whose names contain one of these.
@@ -44,6 +47,9 @@ pub fn run(options: &Options) -> Result<(), String> {
     let folder = options.root.join("docs/benchmarks").join(&options.name);
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let programs = Programs::find(options);
+    if let Some(older) = &options.against {
+        return against::run(&programs, &programs.with_tenure(older), &folder, options);
+    }
     for missing in programs.missing() {
         eprintln!("{missing} is not installed: its rows are left out");
     }

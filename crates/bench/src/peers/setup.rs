@@ -21,6 +21,7 @@ const LOOKED_AT_EVERY: Duration = Duration::from_millis(20);
 const ZOOKEEPER_JAR: &str = "/usr/share/java/zookeeper.jar";
 
 /// The programs that are here.
+#[derive(Clone)]
 pub struct Programs {
     tenure: PathBuf,
     etcd: Option<PathBuf>,
@@ -36,6 +37,11 @@ impl Programs {
             java: in_path("java").filter(|_| Path::new(ZOOKEEPER_JAR).exists()),
             redis: in_path("redis-server"),
         }
+    }
+
+    /// The same, with another binary of Tenure.
+    pub fn with_tenure(&self, tenure: &Path) -> Programs {
+        Programs { tenure: tenure.to_path_buf(), ..self.clone() }
     }
 
     pub fn tenure(&self) -> &Path {

@@ -89,7 +89,7 @@ fn read(folder: &Path, all: &[Cell]) -> Result<Runs, String> {
 }
 
 /// The median over the runs of what `look` finds in one.
-fn median(runs: &[Value], look: impl Fn(&Value) -> Option<f64>) -> Option<f64> {
+pub fn median(runs: &[Value], look: impl Fn(&Value) -> Option<f64>) -> Option<f64> {
     let mut found: Vec<f64> = runs.iter().filter_map(look).collect();
     found.sort_by(f64::total_cmp);
     match found.len() {

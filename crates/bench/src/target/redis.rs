@@ -153,7 +153,7 @@ impl Session for RedisSession {
         let set = command(&["SET", resource, &self.owner, "NX", "PX", &self.ttl_ms]);
         match self.wire.pipelined.ask(set).await? {
             Reply::Text(_) => Ok(resource.to_owned()),
-            Reply::Nothing => has_not("redis", "line to stand in"),
+            Reply::Nothing => has_not("redis", "queue"),
             Reply::Wrong(why) => Err(BenchError::new(why)),
             Reply::Number(_) => Err(BenchError::new("a strange reply")),
         }

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use futures_util::stream;
 use parking::Awaited;
+use tenure_client::{Channel, ClientTls, Credential, Endpoints};
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
 use tenure_wire::proto::{self, ClientFrame, ClientFrames, RenewalFrames, ServerFrame};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tonic::Streaming;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Endpoint;
 
 use super::connections::{Breaks, Connections};
 use super::{Ask, Fleet, Result, Session, Store, draw};
@@ -22,7 +23,7 @@ use crate::plan::Plan;
 /// Frames in one message, and frames unanswered on one stream: below what the server allows.
 const FRAMES_PER_MESSAGE_MAX: usize = 1_024;
 const FRAMES_UNDER_WAY_MAX: usize = 4_000;
-/// Server frames taken in before the server is told that there is room again.
+/// Server frames taken in before the server is granted new credit.
 const CREDITS_OWED_MAX: u32 = 256;
 /// Renewals in one message: what the server allows.
 const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;
@@ -31,6 +32,22 @@ const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;
 pub struct Tenure {
     connections: Connections<Connection>,
     endpoints: Vec<String>,
+    tls: Option<ClientTls>,
+    credential: Option<Credential>,
+}
+
+impl Tenure {
+    async fn connection(&self, way: usize) -> Result<Arc<Connection>> {
+        let (tls, credential) = (&self.tls, &self.credential);
+        self.connections
+            .get(way, |endpoint| Connection::connect(endpoint, tls.clone(), credential.clone()))
+            .await
+    }
+
+    async fn dial(&self, way: usize) -> Result<Channel> {
+        let endpoint = &self.endpoints[way % self.endpoints.len()];
+        dial(endpoint, self.tls.clone(), self.credential.clone()).await
+    }
 }
 
 /// One command stream.
@@ -55,23 +72,35 @@ impl Breaks for Connection {
     }
 }
 
-async fn dial(endpoint: &str) -> Result<Channel> {
-    Endpoint::from_shared(format!("http://{endpoint}"))
+async fn dial(endpoint: &str, tls: Option<ClientTls>, credential: Option<Credential>) -> Result<Channel> {
+    let made = Endpoint::from_shared(format!("http://{endpoint}"))
         .map_err(|error| BenchError::new(format!("{endpoint} is no address: {error}")))?
         .tcp_nodelay(true)
         .initial_stream_window_size(4 << 20)
-        .initial_connection_window_size(16 << 20)
-        .connect()
+        .initial_connection_window_size(16 << 20);
+    let mut reached = Endpoints::default();
+    if let Some(tls) = tls {
+        reached = reached.secured(tls);
+    }
+    if let Some(credential) = credential {
+        reached = reached.with_credential(credential);
+    }
+    reached
+        .connect(made)
         .await
         .map_err(|error| BenchError::unreachable(format!("{error}: {:?}", std::error::Error::source(&error))))
 }
 
 impl Connection {
-    async fn connect(endpoint: String) -> Result<Connection> {
+    async fn connect(
+        endpoint: String,
+        tls: Option<ClientTls>,
+        credential: Option<Credential>,
+    ) -> Result<Connection> {
         let (frames, waiting) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::default());
         let outgoing = outgoing(waiting, shared.clone());
-        let channel = dial(&endpoint).await?;
+        let channel = dial(&endpoint, tls, credential).await?;
         let mut client = proto::stream_client::StreamClient::new(channel.clone());
         let inbound = client.commands(outgoing).await?.into_inner();
         tokio::spawn(listen(inbound, shared.clone(), frames.clone()));
@@ -241,6 +270,13 @@ mod parking {
     }
 }
 
+impl Tenure {
+    async fn connection(&self, way: usize) -> Result<Arc<Connection>> {
+        let connect = |endpoint| Connection::connect(endpoint, self.credential.clone());
+        self.connections.get(way, connect).await
+    }
+}
+
 impl Store for Tenure {
     type Session = TenureSession;
     type Fleet = TenureFleet;
@@ -249,19 +285,21 @@ impl Store for Tenure {
         let store = Tenure {
             connections: Connections::new(&plan.endpoints, plan.connections.min(plan.clients)),
             endpoints: plan.endpoints.clone(),
+            credential: plan.credential.clone(),
+            tls: plan.tls.clone(),
         };
-        store.connections.get(0, Connection::connect).await?;
+        store.connection(0).await?;
         Ok(store)
     }
 
     async fn open(&self, way: usize, ttl: Duration) -> Result<TenureSession> {
-        let connection = self.connections.get(way, Connection::connect).await?;
+        let connection = self.connection(way).await?;
         let (session, secret) = connection.open(ttl).await?;
         Ok(TenureSession { connection, session, secret, next: 1, renewals: None })
     }
 
     async fn fleet(&self, ask: &Ask) -> Result<TenureFleet> {
-        let connection = self.connections.get(ask.way, Connection::connect).await?;
+        let connection = self.connection(ask.way).await?;
         let mut sessions = Vec::with_capacity(ask.count);
         let all: Vec<usize> = (ask.first..ask.first + ask.count).collect();
         for some in all.chunks(FRAMES_UNDER_WAY_MAX / 4) {
@@ -278,22 +316,21 @@ impl Store for Tenure {
             sessions.extend(futures_util::future::try_join_all(opened).await?);
         }
         sessions.sort_unstable();
-        let endpoint = &self.endpoints[ask.way % self.endpoints.len()];
         Ok(TenureFleet {
-            connection: RenewalStream::connect(dial(endpoint).await?).await?,
+            connection: RenewalStream::connect(self.dial(ask.way).await?).await?,
             sessions,
             attached: false,
         })
     }
 
     async fn leases(&self, _prefix: &str) -> Result<u64> {
-        let channel = dial(&self.endpoints[0]).await?;
+        let channel = self.dial(0).await?;
         let mut cluster = proto::cluster_client::ClusterClient::new(channel);
         Ok(cluster.status(proto::ClusterStatusRequest::default()).await?.into_inner().leases)
     }
 
     async fn step_down(&self) -> Result<()> {
-        let channel = dial(&self.endpoints[0]).await?;
+        let channel = self.dial(0).await?;
         proto::cluster_client::ClusterClient::new(channel)
             .step_down(proto::StepDownRequest { to: None })
             .await?;
@@ -301,7 +338,7 @@ impl Store for Tenure {
     }
 
     async fn watch(&self, way: usize, prefix: &str) -> Result<mpsc::UnboundedReceiver<String>> {
-        let channel = dial(&self.endpoints[way % self.endpoints.len()]).await?;
+        let channel = self.dial(way).await?;
         let request = proto::WatchRequest { prefix: prefix.to_owned(), ..Default::default() };
         let mut watch = proto::watch_client::WatchClient::new(channel).watch(request).await?.into_inner();
         let (sender, receiver) = mpsc::unbounded_channel();

@@ -19,6 +19,8 @@ const PROBE_WITHIN: Duration = Duration::from_secs(3);
 
 pub struct Connections {
     connections: Vec<NodeConnection>,
+    /// How they are reached.
+    endpoints: Endpoints,
     /// The index of the node that is asked.
     preferred: AtomicUsize,
 }
@@ -34,7 +36,11 @@ impl Connections {
             |endpoint: &Endpoint| NodeConnection { endpoint: endpoint.clone(), channel: Mutex::new(None) };
         // An agent that asked itself would go round in a circle.
         let nodes = endpoints.as_slice().iter().filter(|endpoint| endpoint.socket().is_none());
-        Connections { connections: nodes.map(connection).collect(), preferred: AtomicUsize::new(0) }
+        Connections {
+            connections: nodes.map(connection).collect(),
+            endpoints: endpoints.clone(),
+            preferred: AtomicUsize::new(0),
+        }
     }
 
     /// A connection, and which one it is. Made before anything is sent: so a failure here proves that nothing
@@ -43,7 +49,7 @@ impl Connections {
         let first = self.preferred.load(Ordering::Relaxed);
         let mut why = String::from("it was given none");
         for index in (0..self.connections.len()).map(|step| (first + step) % self.connections.len()) {
-            match self.connections[index].connected().await {
+            match self.connections[index].connected(&self.endpoints).await {
                 Ok(channel) => {
                     self.preferred.store(index, Ordering::Relaxed);
                     return Ok((index, channel));
@@ -73,7 +79,7 @@ impl Connections {
 }
 
 impl NodeConnection {
-    async fn connected(&self) -> Result<Channel, String> {
+    async fn connected(&self, endpoints: &Endpoints) -> Result<Channel, String> {
         let mut channel = self.channel.lock().await;
         if let Some(channel) = &*channel {
             return Ok(channel.clone());
@@ -85,7 +91,8 @@ impl NodeConnection {
             .http2_keep_alive_interval(PROBE_EVERY)
             .keep_alive_timeout(PROBE_WITHIN)
             .keep_alive_while_idle(true);
-        let made = match timeout(CONNECT_WITHIN, endpoint.connect()).await {
+        let made = match timeout(CONNECT_WITHIN, endpoints.connect(endpoint)).await {
+            // The agent presents nothing of its own: what a client presents is passed on with its calls.
             Ok(Ok(made)) => made,
             Ok(Err(error)) => return Err(error.to_string()),
             Err(_) => return Err(format!("no connection within {CONNECT_WITHIN:?}")),

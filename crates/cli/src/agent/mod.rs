@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HeaderValue};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tenure_client::{Endpoints, WITH_PROCESS, proto};
@@ -33,7 +34,7 @@ use tower::{Service, service_fn};
 use connections::Connections;
 pub use counts::Counts;
 use processes::{Process, Processes};
-use upstream::Upstream;
+use upstream::Upstreams;
 
 /// A pause after a failed accept: files are short, and asking again at once would only burn a core.
 const ACCEPT_AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -44,7 +45,7 @@ const STREAMS_MAX: u32 = 1_024;
 #[derive(Clone)]
 pub struct Agent {
     connections: Arc<Connections>,
-    upstream: Upstream,
+    upstreams: Arc<Upstreams>,
     processes: Arc<Processes>,
     counts: Arc<Counts>,
 }
@@ -55,7 +56,7 @@ impl Agent {
         let counts = Arc::new(Counts::default());
         let connections = Arc::new(Connections::new(endpoints));
         Agent {
-            upstream: Upstream::start(connections.clone(), tick, counts.clone()),
+            upstreams: Arc::new(Upstreams::new(connections.clone(), tick, counts.clone())),
             processes: Arc::new(Processes::new(endpoints, counts.clone())),
             connections,
             counts,
@@ -97,17 +98,21 @@ impl Agent {
     }
 
     async fn answer(self, request: Request<Incoming>, process: Option<Arc<Process>>) -> Response<Body> {
+        // What a client presents is passed on with what it asks for, and used for nothing else.
+        let presented = request.headers().get(AUTHORIZATION).cloned();
         match request.uri().path() {
             "/tenure.v1.Stream/Renewals" => {
                 let serve = service_fn(|inbound: tonic::Request<tonic::Streaming<proto::RenewalFrames>>| {
-                    let answers = renewals::serve(inbound.into_inner(), self.upstream.clone());
-                    std::future::ready(Ok::<_, tonic::Status>(tonic::Response::new(answers)))
+                    let upstream = self.upstreams.of(presented.clone());
+                    let answers = upstream.map(|upstream| renewals::serve(inbound.into_inner(), upstream));
+                    let answers = answers.map(tonic::Response::new);
+                    std::future::ready(answers.map_err(|error| status(&error)))
                 });
                 let codec = ProstCodec::<proto::RenewalAnswers, proto::RenewalFrames>::default();
                 tonic::server::Grpc::new(codec).streaming(serve, request).await
             }
             "/tenure.v1.Sessions/Open" => {
-                let serve = service_fn(|open| self.open(open, process.clone()));
+                let serve = service_fn(|open| self.open(open, presented.clone(), process.clone()));
                 let codec = ProstCodec::<proto::SessionOpenResponse, proto::SessionOpenRequest>::default();
                 tonic::server::Grpc::new(codec).unary(serve, request).await
             }
@@ -119,19 +124,20 @@ impl Agent {
     async fn open(
         &self,
         open: tonic::Request<proto::SessionOpenRequest>,
+        presented: Option<HeaderValue>,
         process: Option<Arc<Process>>,
     ) -> Result<tonic::Response<proto::SessionOpenResponse>, tonic::Status> {
         let with_process = open.metadata().contains_key(WITH_PROCESS);
         let (connection, channel) = self.connections.connected().await.map_err(|error| status(&error))?;
         let mut client = proto::sessions_client::SessionsClient::new(channel);
         let opened = client
-            .open(open.into_inner())
+            .open(presenting(open.into_inner(), presented.as_ref()))
             .await
             .inspect_err(|status| self.connections.failed(connection, status))?;
         if let (true, Some(process)) = (with_process, process)
             && let Ok(session) = opened.get_ref().session.parse::<SessionId>()
         {
-            self.processes.opened(&process, session);
+            self.processes.opened(&process, session, presented);
         }
         Ok(opened)
     }
@@ -154,6 +160,17 @@ impl Agent {
             status.into_http()
         })
     }
+}
+
+/// A message that presents what its client did.
+fn presenting<M>(message: M, presented: Option<&HeaderValue>) -> tonic::Request<M> {
+    let mut request = tonic::Request::new(message);
+    if let Some(presented) = presented
+        && let Ok(presented) = tonic::metadata::AsciiMetadataValue::try_from(presented.as_bytes())
+    {
+        request.metadata_mut().insert("authorization", presented);
+    }
+    request
 }
 
 /// A refusal of the agent's own, in the words of the store.

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use hyper::header::HeaderValue;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerPidfd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,6 +24,7 @@ use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 
 use super::counts::Counts;
+use super::presenting;
 
 /// How long to go on telling the store of a death. Past the longest usual TTL the session has ended by
 /// itself.
@@ -36,7 +38,7 @@ const SESSIONS_PER_PROCESS_MAX: usize = 100_000;
 const WATCH_STACK_BYTES: usize = 64 << 10;
 /// How long a look at a handle waits.
 const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-/// Deaths told at once.
+/// Deaths in one report.
 const NOTIFIED_AT_ONCE: usize = 64;
 
 pub struct Processes {
@@ -56,7 +58,14 @@ struct Inside {
     /// Somebody waits for its death.
     watched: bool,
     /// Its sessions; gone once it is dead.
-    sessions: Option<BTreeMap<SessionNumber, SessionId>>,
+    sessions: Option<BTreeMap<SessionNumber, Opened>>,
+}
+
+/// A session of a process, and what the process presented when it opened it: only that may close it.
+#[derive(Clone)]
+struct Opened {
+    session: SessionId,
+    presented: Option<HeaderValue>,
 }
 
 impl Processes {
@@ -70,7 +79,7 @@ impl Processes {
         let pid = connection.peer_cred().ok()?.pid().filter(|pid| *pid > 0)?;
         let process = Arc::new(Process::new(pid, getsockopt(connection, PeerPidfd).ok()?));
         if !process.is_alive() {
-            // Its number may be another's by now; what it has still opened is told of at once.
+            // Its number may be another's by now; what it has still opened is reported immediately.
             return Some(process);
         }
         // Two that live under one number are one process.
@@ -84,11 +93,17 @@ impl Processes {
     }
 
     /// A session belongs to this process and ends with it.
-    pub fn opened(self: &Arc<Self>, process: &Arc<Process>, session: SessionId) {
+    pub fn opened(
+        self: &Arc<Self>,
+        process: &Arc<Process>,
+        session: SessionId,
+        presented: Option<HeaderValue>,
+    ) {
+        let opened = Opened { session, presented };
         let mut inside = lock(&process.inside);
         let alive = match &mut inside.sessions {
             Some(sessions) => {
-                sessions.insert(session.number, session);
+                sessions.insert(session.number, opened.clone());
                 if sessions.len() > SESSIONS_PER_PROCESS_MAX {
                     sessions.pop_first();
                 }
@@ -101,7 +116,7 @@ impl Processes {
         let (processes, process) = (self.clone(), process.clone());
         if !alive {
             // It died while its open was on the way.
-            tokio::spawn(async move { processes.tell_of_death(vec![session]).await });
+            tokio::spawn(async move { processes.tell_of_death(vec![opened]).await });
         } else if !watched {
             tokio::spawn(async move {
                 if died(process.pidfd.clone()).await {
@@ -112,8 +127,8 @@ impl Processes {
         }
     }
 
-    async fn tell_of_death(&self, sessions: Vec<SessionId>) {
-        let tell = |session: SessionId| async move {
+    async fn tell_of_death(&self, sessions: Vec<Opened>) {
+        let tell = |Opened { session, presented }: Opened| async move {
             let call = Call {
                 // Asks for a state: that the session has ended.
                 repeat: Repeat::Harmless,
@@ -123,7 +138,7 @@ impl Processes {
             };
             let request = grpc::close_request(&Caller::unnumbered(session), EndReason::Died);
             let send = |channel, _| {
-                let request = request.clone();
+                let request = presenting(request.clone(), presented.as_ref());
                 async move { SessionsClient::new(channel).close(request).await }
             };
             // Refused if it was closed before: then all is well. Otherwise it ends by its TTL.

@@ -29,7 +29,7 @@ struct Renewals {
 
 struct Attached {
     secret: Secret,
-    /// The revision of its last lease change as this client was last told.
+    /// The revision of its last lease change as last sent to this client.
     last_sent: u64,
 }
 

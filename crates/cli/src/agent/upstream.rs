@@ -6,9 +6,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use tenure_client::proto;
 use tenure_client::proto::stream_client::StreamClient;
 use tenure_core::{Renewal, SessionId, SessionNumber};
@@ -20,7 +21,7 @@ use tonic::Streaming;
 
 use super::connections::Connections;
 use super::counts::Counts;
-use super::no_node;
+use super::{no_node, presenting};
 
 /// Questions of clients that may wait for the next tick.
 const QUESTIONS_WAITING_MAX: usize = 4_096;
@@ -34,7 +35,41 @@ const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;
 /// and takes a million.
 const ATTACHED_MAX: usize = 500_000;
 
-/// Where clients' renewals are handed in.
+/// Where clients' renewals are handed in: one stream for all who present the same. A node takes a stream for one
+/// caller's, so renewals of several callers are never on one, and no renewal carries a credential of its own.
+pub struct Upstreams {
+    connections: Arc<Connections>,
+    tick: Duration,
+    counts: Arc<Counts>,
+    of: Mutex<HashMap<Option<HeaderValue>, mpsc::WeakSender<Said>>>,
+}
+
+/// Callers with a stream at once. A host has a few services, each with its credential.
+const CALLERS_MAX: usize = 1_024;
+
+impl Upstreams {
+    pub fn new(connections: Arc<Connections>, tick: Duration, counts: Arc<Counts>) -> Upstreams {
+        Upstreams { connections, tick, counts, of: Mutex::default() }
+    }
+
+    /// The stream of those who present this; it ends with the last of them.
+    pub fn of(&self, presented: Option<HeaderValue>) -> Result<Upstream, ApiError> {
+        let mut of = self.of.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(sender) = of.get(&presented).and_then(mpsc::WeakSender::upgrade) {
+            return Ok(Upstream(sender));
+        }
+        of.retain(|_, sender| sender.strong_count() > 0);
+        if of.len() >= CALLERS_MAX {
+            return Err(no_node("too many credentials are in use on this host"));
+        }
+        let upstream =
+            Upstream::start(self.connections.clone(), presented.clone(), self.tick, self.counts.clone());
+        of.insert(presented, upstream.0.downgrade());
+        Ok(upstream)
+    }
+}
+
+/// The stream of one caller.
 #[derive(Clone)]
 pub struct Upstream(mpsc::Sender<Said>);
 
@@ -67,9 +102,15 @@ struct Question {
 }
 
 impl Upstream {
-    pub fn start(connections: Arc<Connections>, tick: Duration, counts: Arc<Counts>) -> Upstream {
+    fn start(
+        connections: Arc<Connections>,
+        presented: Option<HeaderValue>,
+        tick: Duration,
+        counts: Arc<Counts>,
+    ) -> Upstream {
         let (sender, inbox) = mpsc::channel(QUESTIONS_WAITING_MAX);
-        let driver = Driver { connections, tick, counts, inbox, waiting: Vec::new(), next_batch: 1 };
+        let driver =
+            Driver { connections, presented, tick, counts, inbox, waiting: Vec::new(), next_batch: 1 };
         tokio::spawn(driver.run());
         Upstream(sender)
     }
@@ -92,6 +133,7 @@ impl Upstream {
 
 struct Driver {
     connections: Arc<Connections>,
+    presented: Option<HeaderValue>,
     tick: Duration,
     counts: Arc<Counts>,
     inbox: mpsc::Receiver<Said>,
@@ -147,7 +189,8 @@ impl Driver {
         let (index, channel) = self.connections.connected().await?;
         let (outbox, waiting) = mpsc::channel(MESSAGES_WAITING_MAX);
         let mut client = StreamClient::new(channel);
-        let opened = tokio::time::timeout(PATIENCE, client.renewals(ReceiverStream::new(waiting))).await;
+        let request = presenting(ReceiverStream::new(waiting), self.presented.as_ref());
+        let opened = tokio::time::timeout(PATIENCE, client.renewals(request)).await;
         let inbound = match opened {
             Ok(Ok(inbound)) => inbound.into_inner(),
             Ok(Err(status)) => {

@@ -20,6 +20,7 @@ Examples:
                                              write only under the newest token
   tenure leader payments/leader              who leads, or that nobody does
   tenure watch settlement/ --json | jq .     follow grants and ends as they happen
+  tenure auth new pay --on pay/ --may hold   a credential; TENURE_CREDENTIAL or --credential names its file
 
 Output:
   stdout is data, stderr is talk. Tables and colours are for terminals; a pipe gets tab-separated
@@ -30,15 +31,17 @@ Exit codes:
   1  anything else          5  stale token: a newer one has been granted
   2  wrong usage            6  no store could be reached, or none answered
   3  held by another        7  not found, or free
+                            8  not allowed: no policy allows it, or the credential is not accepted
   130 and 143: an `acquire` was ended by SIGINT or SIGTERM, and has given back its place in the queue
   `run` and `elect` pass on the code of their command, and add 100 to these for their own failures.";
 
 /// The groups in which commands are listed, in order; a build may leave some of them out.
-pub const GROUPS: [(&str, &[&str]); 6] = [
+pub const GROUPS: [(&str, &[&str]); 7] = [
     ("Hold", &["run", "elect", "acquire", "release", "transfer", "revoke", "session"]),
     ("Look", &["get", "leader", "ls", "watch", "events", "history", "explain", "top"]),
     ("Store", &["kv", "fence"]),
     ("Operate", &["serve", "cluster", "agent", "tune", "bench"]),
+    ("Secure", &["auth", "policy"]),
     ("Learn", &["demo"]),
     ("Install", &["completions", "man"]),
 ];

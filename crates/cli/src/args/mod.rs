@@ -3,15 +3,23 @@
 
 mod duration;
 mod help;
+mod tls;
 mod values;
 
+use std::path::PathBuf;
+
+use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use tenure_client::Endpoints;
+use tenure_client::{Credential, Endpoints};
+use tenure_tls::TlsError;
 
 pub use duration::Length;
+pub use tls::TlsArgs;
 pub use values::{Bytes, GuardArgs, ModeArg, WaitArg, default_holder, parse_token};
 
 use crate::commands;
+use crate::error::CommandError;
+use crate::exit::Exit;
 
 /// The TTL of a session that names none.
 pub const TTL_DEFAULT: Length = Length::seconds(10);
@@ -37,6 +45,16 @@ pub struct Globals {
     /// for the day on which that one is down
     #[arg(long, global = true, env = "TENURE_ENDPOINTS", value_name = "LIST", default_value_t = Endpoints::default())]
     pub endpoints: Endpoints,
+    /// Whether the endpoints were named, or are only the default.
+    #[arg(skip)]
+    pub endpoints_named: bool,
+    /// What to present: a file that `tenure auth new` wrote, or one with a JSON web token. Its endpoints are used
+    /// unless others are named
+    #[arg(long, global = true, env = "TENURE_CREDENTIAL", value_name = "FILE")]
+    pub credential: Option<PathBuf>,
+    /// How it is reached over TLS.
+    #[command(flatten)]
+    pub tls: TlsArgs,
     /// How long to go on asking a store that has no leader or does not answer
     #[arg(long, global = true, value_name = "DURATION", default_value = "10s")]
     pub timeout: Length,
@@ -46,6 +64,27 @@ pub struct Globals {
     /// Whether to colour
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t = ColorChoice::Auto, hide_possible_values = true)]
     pub color: ColorChoice,
+}
+
+impl Globals {
+    /// Reads the credential, if there is one, and the files for TLS; from then on the endpoints carry both.
+    pub fn secured(mut self) -> Result<Globals, CommandError> {
+        if let Some(path) = self.credential.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+            let credential = Credential::load(path)?;
+            if let Some(endpoints) = credential.endpoints().filter(|_| !self.endpoints_named) {
+                self.endpoints = endpoints;
+            }
+            self.endpoints = self.endpoints.with_credential(credential);
+        }
+        let usage = |error: TlsError| CommandError::said(Exit::Usage, error.to_string());
+        self.endpoints = self.tls.secure(self.endpoints).map_err(usage)?;
+        if self.endpoints.is_secured() && self.endpoints.tls().is_none() {
+            let hint = "name the file with --ca or TENURE_CA, or the root with --root or TENURE_ROOT";
+            let message = "https:// needs the certificate of an authority".to_owned();
+            return Err(CommandError::with_hint(Exit::Usage, message, hint));
+        }
+        Ok(self)
+    }
 }
 
 /// Whether to colour.
@@ -124,6 +163,10 @@ pub enum StoreCommand {
     Fence(commands::fence::Args),
     /// Look after the cluster
     Cluster(commands::cluster::Args),
+    /// Issue and revoke credentials; see who one is and what one may do
+    Auth(commands::auth::Args),
+    /// Store, remove, list and try out policies: who may do what where
+    Policy(commands::policy::Args),
 }
 
 /// The definition, with the commands in groups.
@@ -134,7 +177,10 @@ pub fn definition() -> clap::Command {
 /// Reads the command line.
 pub fn parse() -> Result<Cli, clap::Error> {
     let matches = definition().try_get_matches()?;
-    Cli::from_arg_matches(&matches)
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    let source = matches.value_source("endpoints");
+    cli.globals.endpoints_named = source.is_some_and(|source| source != ValueSource::DefaultValue);
+    Ok(cli)
 }
 
 /// Whether a command line that could not be read was meant for a command that passes on the exit code of

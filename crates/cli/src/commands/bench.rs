@@ -125,6 +125,8 @@ fn plans(args: &Args, globals: &Globals) -> Vec<Plan> {
         warm_up: args.warm_up.get(),
         server_pids: args.server_pids.clone(),
         leader_pid: args.leader_pid,
+        credential: globals.endpoints.credential().cloned(),
+        tls: globals.endpoints.tls().cloned(),
         ..Plan::new(
             args.target,
             globals.endpoints.as_slice().iter().map(ToString::to_string).collect(),

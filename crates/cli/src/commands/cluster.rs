@@ -2,6 +2,7 @@
 
 mod add;
 mod backup;
+mod new_root;
 mod remove;
 mod restore;
 mod step_down;
@@ -27,6 +28,8 @@ pub struct Args {
 /// What to do with the cluster.
 #[derive(Debug, clap::Subcommand)]
 pub enum Command {
+    /// Print a new root: the one file that secures a cluster
+    NewRoot(new_root::Args),
     /// Show who leads, who is there and how far each has come
     Status(StatusArgs),
     /// Add nodes: they learn everything first, then vote
@@ -54,6 +57,7 @@ pub struct StatusArgs {
 /// Does it.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     match args.command {
+        Command::NewRoot(args) => new_root::run(args),
         Command::Status(args) => status(args, context).await,
         Command::Add(args) => add::run(args, context).await,
         Command::Remove(args) => remove::run(args, context).await,

@@ -29,7 +29,7 @@ line and tries again.
 
 After any loss (the lease ran out, the store was away for too long, the guardian was killed) the command is stopped and the \
 candidate queues again, for ever. When the command ends by itself, its term ends and so does `tenure elect`, with its exit \
-code; with --again it goes back into the line instead. SIGTERM resigns: the command gets it, and the next candidate is \
+code; with --again it goes back into the queue instead. SIGTERM resigns: the command gets it, and the next candidate is \
 elected when it is gone.
 
 Containment, deadlines, signals, environment and exit codes are those of `tenure run` (see `tenure run --help`).";
@@ -71,7 +71,7 @@ pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, C
     plan.persistent = true;
     let again = args.again;
     runtime()?.block_on(async {
-        let mut stage = Stage::new(output, &globals.endpoints, globals.timeout.get())?;
+        let mut stage = Stage::new(output, globals, globals.timeout.get())?;
         let mut backoff = Backoff::new(BACKOFF_FIRST, BACKOFF_MAX);
         loop {
             match stage.term(&plan).await {

@@ -172,8 +172,7 @@ impl Source<'_> {
     async fn elsewhere(&self, next: u64, restart: u64) -> Result<(Watch, proto::WatchResponse), u64> {
         let mut restart = restart;
         for endpoint in self.context.endpoints.as_slice() {
-            let Ok(only) = endpoint.to_string().parse() else { continue };
-            let transport = Arc::new(Transport::new(&only));
+            let transport = Arc::new(Transport::new(&self.context.endpoints.only(endpoint)));
             let mut watch = Watch::new(transport, self.prefix.clone(), Some(next), ELSEWHERE_WITHIN);
             match tokio::time::timeout(ELSEWHERE_WITHIN, watch.next()).await {
                 Ok(Ok(response)) => return Ok((watch, response)),

@@ -51,7 +51,7 @@ pub enum Command {
     Remove(remove::Args),
     /// Lower a mark that a made-up token has poisoned, audited; with all holders stopped
     Repair(repair::Args),
-    /// Take a token for nobody on a free resource, and install it: nobody who held it so far can write any
+    /// Take a token without a holder on a free resource, and install it: nobody who held it so far can write any
     /// more
     Barrier(barrier::Args),
     /// Write past the guard once, audited

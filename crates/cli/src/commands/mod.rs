@@ -2,6 +2,7 @@
 
 pub mod acquire;
 pub mod agent;
+pub mod auth;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod cluster;
@@ -19,6 +20,7 @@ pub mod kv;
 pub mod leader;
 pub mod ls;
 pub mod man;
+pub mod policy;
 pub mod release;
 pub mod revoke;
 #[cfg(target_os = "linux")]
@@ -63,6 +65,8 @@ pub fn run(command: StoreCommand, globals: &Globals, output: &Output) -> Result<
             StoreCommand::Fence(args) => fence::run(args, &context).await,
             StoreCommand::Top(args) => top::run(args, &context).await,
             StoreCommand::Cluster(args) => cluster::run(args, &context).await,
+            StoreCommand::Auth(args) => auth::run(args, &context).await,
+            StoreCommand::Policy(args) => policy::run(args, &context).await,
         }
     })
 }

@@ -13,7 +13,7 @@ use crate::shapes;
 const EXAMPLES: &str = "\
 Examples:
   tenure release settlement/cron --session 7-9f86d081884c7d659a2feaa0c55ad015
-  tenure release settlement/cron             with TENURE_SESSION as `acquire --export` sets it
+  tenure release settlement/cron             with TENURE_SESSION as `acquire --export` and `run --pass-session` set it
 
 The next waiter is granted it in the same step. Releasing what the session does not hold any more is no error; a \
 session that has ended is (exit code 4). The session that an acquire opened by itself ends with its last lease.";

@@ -20,8 +20,9 @@ Examples:
   tenure run nightly --wait 10m --ttl 30s -- make    queue for at most ten minutes
   tenure run api/quota --mode slots=5 -- ./job       at most five at a time
 
-The command finds TENURE_RESOURCE, TENURE_TOKEN, TENURE_SESSION and TENURE_ENDPOINTS in its environment: give the token to \
-whatever it writes to, and a write that comes too late is refused there.
+The command finds TENURE_RESOURCE, TENURE_TOKEN and TENURE_ENDPOINTS in its environment: give the token to whatever it \
+writes to, and a write that comes too late is refused there. With --pass-session it finds TENURE_SESSION, too: whoever \
+has that can release and close what is held, and every process that the command starts inherits it.
 
 Nothing of the command is alive when the lease can be another's:
   The whole tree of its processes is held together by a cgroup, else a pid namespace, else by adopting its orphans. \
@@ -99,6 +100,9 @@ pub struct Holding {
     /// After SIGTERM stay until a successor has been granted, for at most this long
     #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "5s")]
     pub hand_over: Option<Length>,
+    /// Give the command the id of the session, in TENURE_SESSION: for `tenure release` and the like inside of it
+    #[arg(long)]
+    pub pass_session: bool,
 }
 
 fn parse_mode(text: &str) -> Result<ModeArg, String> {
@@ -131,6 +135,7 @@ impl Holding {
             warm_up: None,
             value: None,
             persistent: false,
+            pass_session: self.pass_session,
         }
     }
 }
@@ -154,7 +159,7 @@ pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<ExitCode, C
     plan.mode = args.mode.0;
     plan.policies.max_hold = args.max_hold.map(Length::get);
     runtime()?.block_on(async {
-        let mut stage = Stage::new(output, &globals.endpoints, globals.timeout.get())?;
+        let mut stage = Stage::new(output, globals, globals.timeout.get())?;
         let ended = stage.term(&plan).await?;
         Ok(exit_code(ended, output))
     })

@@ -1,21 +1,29 @@
 //! `tenure serve`: one node. Reads flags into the server's configuration, sets up logging, and waits for the
 //! signal to stop; the server does everything else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::fs::DirBuilder;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use clap::ValueEnum;
 use serde_json::json;
 use tenure_client::DEFAULT_PORT;
+use tenure_clock::{Clock, SystemClock};
 use tenure_core::FormatVersion;
-use tenure_server::{Config, EventFileOptions, Server};
+use tenure_server::{
+    AuditFileLimits, AuditOptions, AuditPlace, AuditScope, ClientPortTls, Config, EventFileOptions,
+    JwtIssuer, PeerSecurity, Server,
+};
+use tenure_tls::{CertificateSource, NodeKey, PairFiles, PeerTls, Root, ServerTls, TlsError};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-use crate::args::{Bytes, Length};
+use crate::args::{Bytes, Globals, Length, TlsArgs};
 use crate::error::CommandError;
 use crate::exit::Exit;
 use crate::output::Output;
@@ -25,6 +33,10 @@ const EXAMPLES: &str = "\
 Examples:
   tenure serve                               a single node: durable, not fault-tolerant
   tenure serve --listen 127.0.0.1:7401 --data-dir /var/lib/tenure
+
+A secured one: with a root both ports speak TLS, and nobody without a certificate of it gets to the peers:
+  tenure cluster new-root > root.pem
+  tenure serve --root root.pem --listen 10.0.0.1:7400 --name db-1.example
 
 Three nodes, here on one machine; the first start of all of them forms the cluster:
   peers=1=127.0.0.1:7501,2=127.0.0.1:7502,3=127.0.0.1:7503
@@ -46,7 +58,7 @@ pub struct Args {
     /// Where clients connect: gRPC, HTTP/JSON, dashboard and metrics, all on one port
     #[arg(long, value_name = "HOST:PORT", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     pub listen: String,
-    /// The address that clients are told, if it is not the one listened on
+    /// The address that is advertised to clients, if it is not the one listened on
     #[arg(long, value_name = "HOST:PORT")]
     pub advertise: Option<String>,
     /// Raise the agreed format version by itself, once every node has run this release for so long
@@ -64,10 +76,29 @@ pub struct Args {
     /// Keep past events for so long
     #[arg(long, value_name = "AGE", default_value_t = Length::seconds(7 * 24 * 3_600), help_heading = "Past events")]
     pub events_age: Length,
-    /// Listen beyond this machine although there is no authentication yet: whoever reaches the port may do
-    /// anything
+    /// Listen beyond this machine without TLS: whoever reaches the port may do anything
     #[arg(long)]
     pub insecure: bool,
+    /// How nodes speak with each other: `require` TLS (the default with --root), `both` while a running cluster
+    /// changes over, or `off`
+    #[arg(long, value_enum, value_name = "MODE", help_heading = "TLS", hide_possible_values = true)]
+    pub peer_tls: Option<TlsMode>,
+    /// The same for clients: `require` (the default with --root or --tls-cert), `both`, or `off`
+    #[arg(long, value_enum, value_name = "MODE", help_heading = "TLS", hide_possible_values = true)]
+    pub client_tls: Option<TlsMode>,
+    /// A further name under which clients reach this node; it stands in the certificate that the root signs
+    #[arg(long = "name", value_name = "NAME", help_heading = "TLS")]
+    pub names: Vec<String>,
+    /// The certificate for clients, and behind it those between it and its root; instead of one that the root signs.
+    /// Read again when it changes, and on SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key", help_heading = "TLS")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of that certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert", help_heading = "TLS")]
+    pub tls_key: Option<PathBuf>,
+    /// The authorities whose certificates of clients are believed, beside the root
+    #[arg(long, value_name = "FILE", help_heading = "TLS")]
+    pub tls_client_ca: Option<PathBuf>,
     /// The number of this node in the cluster
     #[arg(long, value_name = "N", requires = "peers", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Cluster")]
     pub node: Option<u64>,
@@ -78,12 +109,54 @@ pub struct Args {
     /// Client connections open at once; by default as many as the limit of open files allows, at most 16384
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub connections_max: Option<u32>,
+    /// Believe the JSON web tokens of an issuer: `k8s,issuer=https://…,audience=tenure,jwks=FILE`. Its callers are
+    /// jwt/k8s/SUBJECT. The file is read again when it changes; nobody is called. May be given several times
+    #[arg(long, value_name = "NAME,issuer=…,audience=…,jwks=FILE[,algorithms=…]", help_heading = "Callers")]
+    pub jwt: Vec<JwtIssuer>,
+    /// Calls a second that one identity may make on this node, renewals apart; 0 is as many as it takes
+    #[arg(long, value_name = "N", default_value_t = 0, help_heading = "Callers")]
+    pub identity_calls_per_second: u32,
+    /// Where the audit log goes: a folder, `stderr`, or `off`; by default a folder in the data directory
+    #[arg(long, value_name = "DIR", help_heading = "Audit log")]
+    pub audit_log: Option<String>,
+    /// What is recorded: denials and calls that manage, operate or grant (`sensitive`), or `all`
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = AuditArg::Sensitive, help_heading = "Audit log")]
+    pub audit: AuditArg,
+    /// Bytes of one file of the audit log
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", help_heading = "Audit log")]
+    pub audit_bytes: Bytes,
+    /// Files of the audit log that are kept
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..), help_heading = "Audit log")]
+    pub audit_files: u16,
+    /// Refuse what must be recorded while the audit log cannot be written
+    #[arg(long, help_heading = "Audit log")]
+    pub audit_strict: bool,
     /// How log lines look on stderr
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text, help_heading = "Log")]
     pub log_format: LogFormat,
     /// What is logged: error, warn, info, debug or trace, also per module as in `info,tenure_server=debug`
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "TENURE_LOG", help_heading = "Log")]
     pub log_level: LogLevel,
+}
+
+/// What is recorded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AuditArg {
+    /// What was denied, and what manages, operates or grants.
+    Sensitive,
+    /// Everything but renewals that were answered, and pages that need no right.
+    All,
+}
+
+/// Whether TLS is spoken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TlsMode {
+    /// Plaintext alone.
+    Off,
+    /// Both: for as long as others change over.
+    Both,
+    /// TLS alone.
+    Require,
 }
 
 /// How log lines look.
@@ -150,8 +223,9 @@ impl FromStr for Peers {
 }
 
 /// Runs the node until a signal tells it to stop.
-pub fn run(args: Args, output: &Output) -> Result<Exit, CommandError> {
-    let config = config(&args)?;
+pub fn run(args: Args, globals: &Globals, output: &Output) -> Result<Exit, CommandError> {
+    let mut config = config(&args, &globals.tls)?;
+    secure(&args, &globals.tls, &mut config)?;
     start_log(&args, output);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(workers())
@@ -169,9 +243,10 @@ fn workers() -> usize {
 
 async fn serve(config: Config, output: &Output) -> Result<Exit, CommandError> {
     let data_dir = config.data_dir.clone();
+    let tls = config.client_tls.is_some();
     // Received from the first moment on: a signal that comes during the start stops the node as soon as it
     // stands.
-    let signals = Signals::new()
+    let signals = Received::new()
         .map_err(|error| CommandError::said(Exit::Other, format!("signals cannot be received: {error}")))?;
     let server = Server::start(config)
         .await
@@ -182,11 +257,33 @@ async fn serve(config: Config, output: &Output) -> Result<Exit, CommandError> {
         (false, 1) => Company::NoneYet,
         (false, _) => Company::Others,
     };
-    let greeting = Greeting { address: server.address(), data_dir, company };
+    let greeting = Greeting { address: server.address(), data_dir, company, tls };
+    let reloader = server.reloader();
+    let mut hangups = signals.hangups;
+    tokio::spawn(async move {
+        while hangups.recv().await.is_some() {
+            reloader.reload();
+        }
+    });
     output.tell(|| greeting.json(), |form| greeting.words(form))?;
-    match server.run_until(signals.stop()).await {
+    match server.run_until(signals.ends.stop()).await {
         Ok(()) => Ok(Exit::Done),
         Err(failure) => Err(CommandError::said(Exit::Other, format!("the node has failed: {failure}"))),
+    }
+}
+
+/// All signals that a node receives.
+struct Received {
+    ends: Signals,
+    /// Told to look for another certificate. Without a certificate nothing happens: a terminal that is closed must not
+    /// stop a node with one, nor surprise whoever sends this to all of them.
+    hangups: tokio::signal::unix::Signal,
+}
+
+impl Received {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { ends: Signals::new()?, hangups: signal(SignalKind::hangup())? })
     }
 }
 
@@ -220,12 +317,19 @@ impl Signals {
     }
 }
 
-fn config(args: &Args) -> Result<Config, CommandError> {
+fn config(args: &Args, tls: &TlsArgs) -> Result<Config, CommandError> {
     let listen = resolve(&args.listen)?;
     let usage = |message: String, hint: &str| CommandError::with_hint(Exit::Usage, message, hint);
-    let open = "there is no authentication yet: whoever reaches the port may do anything. Listen on 127.0.0.1, or say --insecure";
-    if !listen.ip().is_loopback() && !args.insecure {
-        return Err(usage(format!("{listen} can be reached from other machines"), open));
+    let open = "secure it with --root (`tenure cluster new-root` makes one) and without --client-tls off or both, or with \
+                --tls-cert and --tls-key; or listen on 127.0.0.1; or say --insecure: then whoever reaches the port may do \
+                anything";
+    let modes = modes(args, tls)?;
+    let mut insecure = false;
+    if !listen.ip().is_loopback() && modes.client != TlsMode::Require {
+        if !args.insecure {
+            return Err(usage(format!("{listen} can be reached from other machines without TLS"), open));
+        }
+        insecure = true;
     }
     let mut config = Config::single(listen, args.data_dir.clone());
     config.advertise.clone_from(&args.advertise);
@@ -233,7 +337,10 @@ fn config(args: &Args) -> Result<Config, CommandError> {
     config.auto_upgrade = args.auto_upgrade.map(|after| after.get());
     config.event_files =
         EventFileOptions { bytes_max: args.events_bytes.get(), age_max: args.events_age.get() };
-    config.peers_beyond_this_machine = args.insecure;
+    config.peers_beyond_this_machine = args.insecure || modes.peer == TlsMode::Require;
+    config.jwt_issuers.clone_from(&args.jwt);
+    config.identity_limits.calls_per_second = Some(args.identity_calls_per_second).filter(|calls| *calls > 0);
+    config.audit = audit(args)?;
     config.connections_max = args.connections_max.map(|many| many as usize);
     if let (Some(node), Some(Peers(peers))) = (args.node, &args.peers) {
         let Some(own) = peers.get(&node) else {
@@ -242,13 +349,127 @@ fn config(args: &Args) -> Result<Config, CommandError> {
                 "it lists all founding members, this one among them",
             ));
         };
-        if !resolve(own)?.ip().is_loopback() && !args.insecure {
-            return Err(usage(format!("{own} can be reached from other machines"), open));
+        if !resolve(own)?.ip().is_loopback() && modes.peer != TlsMode::Require {
+            if !args.insecure {
+                let open = "secure it with --root (`tenure cluster new-root` makes one) and without --peer-tls off or both; \
+                            or say --insecure: then whoever reaches the port may do anything";
+                return Err(usage(format!("{own} can be reached from other machines without TLS"), open));
+            }
+            insecure = true;
         }
         config.node = node;
         config.peers.clone_from(peers);
     }
+    config.insecure = insecure;
+    config.names.clone_from(&args.names);
     Ok(config)
+}
+
+fn audit(args: &Args) -> Result<Option<AuditOptions>, CommandError> {
+    let limits =
+        AuditFileLimits { file_bytes_max: args.audit_bytes.get(), files_max: args.audit_files.into() };
+    let place = match args.audit_log.as_deref() {
+        Some("off") if args.audit_strict => {
+            return Err(CommandError::with_hint(
+                Exit::Usage,
+                "--audit-strict needs an audit log, and --audit-log is off",
+                "leave --audit-log out, or name a folder or stderr",
+            ));
+        }
+        Some("off") => return Ok(None),
+        Some("stderr") => AuditPlace::Stderr,
+        Some(folder) => AuditPlace::Folder(folder.into(), limits),
+        None => AuditPlace::Folder(args.data_dir.join("audit"), limits),
+    };
+    let scope = match args.audit {
+        AuditArg::Sensitive => AuditScope::Sensitive,
+        AuditArg::All => AuditScope::All,
+    };
+    Ok(Some(AuditOptions { place, scope, strict: args.audit_strict }))
+}
+
+/// Whether TLS is spoken, on each port.
+struct Modes {
+    peer: TlsMode,
+    client: TlsMode,
+}
+
+fn modes(args: &Args, tls: &TlsArgs) -> Result<Modes, CommandError> {
+    let given = |secured: bool| if secured { TlsMode::Require } else { TlsMode::Off };
+    let (root, certificate) = (tls.root.is_some(), tls.root.is_some() || args.tls_cert.is_some());
+    let modes = Modes {
+        peer: args.peer_tls.unwrap_or(given(root)),
+        client: args.client_tls.unwrap_or(given(certificate)),
+    };
+    let usage = |message: &str, hint: &str| Err(CommandError::with_hint(Exit::Usage, message, hint));
+    if modes.peer != TlsMode::Off && !root {
+        return usage(
+            "--peer-tls needs --root",
+            "`tenure cluster new-root > root.pem` makes one for all nodes",
+        );
+    }
+    if modes.client != TlsMode::Off && !certificate {
+        return usage(
+            "--client-tls needs a certificate",
+            "name a root with --root, or one with --tls-cert and --tls-key",
+        );
+    }
+    Ok(modes)
+}
+
+/// Reads keys and certificates. The key of the node is made now if its data directory has none.
+fn secure(args: &Args, tls: &TlsArgs, config: &mut Config) -> Result<(), CommandError> {
+    let modes = modes(args, tls)?;
+    let wrong = |error: TlsError| CommandError::said(Exit::Usage, error.to_string());
+    let root = tls.root.as_deref().map(Root::read).transpose().map_err(wrong)?;
+    let clock = Arc::new(SystemClock);
+    if let Some(root) = &root {
+        let directory = &config.data_dir;
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+        made.map_err(|error| wrong(TlsError::File { path: directory.clone(), error }))?;
+        let key = NodeKey::of_directory(directory).map_err(wrong)?;
+        let peer = PeerTls::new(root, config.node, &key, clock.wall()).map_err(wrong)?;
+        config.node_key = Some(key.hash());
+        config.peer_security = match modes.peer {
+            TlsMode::Off => PeerSecurity::Off,
+            TlsMode::Both => PeerSecurity::Both(peer),
+            TlsMode::Require => PeerSecurity::Require(peer),
+        };
+    }
+    if modes.client == TlsMode::Off {
+        return Ok(());
+    }
+    let files = args.tls_cert.clone().zip(args.tls_key.clone());
+    let source = CertificateSource {
+        root,
+        names: names(args, config.listen),
+        files: files.map(|(certificate, key)| PairFiles { certificate, key }),
+        client_authorities: args.tls_client_ca.clone(),
+    };
+    let served = Arc::new(ServerTls::new(source, clock).map_err(wrong)?);
+    config.client_tls = Some(ClientPortTls { tls: served, plaintext_too: modes.client == TlsMode::Both });
+    Ok(())
+}
+
+/// The names and addresses under which clients reach this node.
+fn names(args: &Args, listen: SocketAddr) -> Vec<String> {
+    let host = |address: &str| {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']').to_owned()
+    };
+    let uname = rustix::system::uname();
+    let mut names: Vec<String> = args.names.clone();
+    names.extend(args.advertise.as_deref().map(host));
+    names.push(host(&args.listen));
+    names.push(listen.ip().to_string());
+    names.extend(uname.nodename().to_str().ok().map(str::to_owned));
+    names.extend(["localhost", "127.0.0.1", "::1"].map(str::to_owned));
+    let mut seen = BTreeSet::new();
+    let of_use = |name: &String| {
+        let anywhere = name.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_unspecified());
+        !name.is_empty() && name.is_ascii() && !anywhere
+    };
+    names.into_iter().filter(|name| of_use(name) && seen.insert(name.clone())).collect()
 }
 
 fn resolve(address: &str) -> Result<SocketAddr, CommandError> {
@@ -278,6 +499,8 @@ struct Greeting {
     address: SocketAddr,
     data_dir: PathBuf,
     company: Company,
+    /// Whether clients are served over TLS.
+    tls: bool,
 }
 
 /// Whom a node shares its cluster with.
@@ -295,10 +518,15 @@ impl Greeting {
     fn json(&self) -> serde_json::Value {
         json!({
             "listening": self.address.to_string(),
-            "dashboard": format!("http://{}/", self.reachable()),
+            "dashboard": format!("{}://{}/", self.scheme(), self.reachable()),
+            "tls": self.tls,
             "data_dir": self.data_dir.display().to_string(),
             "fault_tolerant": self.company == Company::Others,
         })
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
     }
 
     /// Where a browser on this machine finds it.
@@ -313,6 +541,16 @@ impl Greeting {
         address
     }
 
+    fn alone(&self) -> &'static str {
+        match self.company {
+            Company::None => " (a single node: durable, not fault-tolerant)",
+            Company::NoneYet => {
+                " (the only voter of its cluster: durable, not fault-tolerant; `tenure cluster add`)"
+            }
+            Company::Others => "",
+        }
+    }
+
     fn words(&self, form: Form) -> String {
         let paint = form.paint();
         let reachable = self.reachable();
@@ -322,15 +560,28 @@ impl Greeting {
                 true => String::new(),
                 false => format!(" --endpoints {reachable}"),
             };
-        let alone = match self.company {
-            Company::None => " (a single node: durable, not fault-tolerant)",
-            Company::NoneYet => {
-                " (the only voter of its cluster: durable, not fault-tolerant; `tenure cluster add`)"
-            }
-            Company::Others => "",
+        if self.tls {
+            return format!(
+                "Tenure serves at {} with TLS, data in {}{}.\n\
+                 Dashboard: {}\n\
+                 \n\
+                 Try, in another terminal:\n\
+                 \x20 tenure --root root.pem acquire settlement/cron --ttl 30s{endpoints}\n\
+                 \x20 tenure --root root.pem explain settlement/cron{endpoints}\n",
+                paint.strong(&self.address.to_string()),
+                self.data_dir.display(),
+                self.alone(),
+                paint.strong(&format!("https://{reachable}/")),
+            );
+        }
+        let alone = self.alone();
+        let open = match self.address.ip().is_loopback() {
+            true => "No TLS: whoever is on this machine may do anything.",
+            false => "No TLS: whoever reaches the port may do anything.",
         };
         format!(
             "Tenure serves at {}, data in {}{alone}.\n\
+             {open}\n\
              Dashboard: {}\n\
              \n\
              Try, in another terminal:\n\
@@ -375,7 +626,7 @@ mod tests {
 
     fn configured(line: &str) -> Result<Config, String> {
         let args = Only::try_parse_from(line.split_whitespace()).expect(line).args;
-        config(&args).map_err(|failure| match failure {
+        config(&args, &TlsArgs::default()).map_err(|failure| match failure {
             CommandError::Said { exit: Exit::Usage, message, .. } => message,
             other => panic!("{other:?}"),
         })
@@ -424,9 +675,11 @@ mod tests {
             address: address.parse().expect("an address"),
             data_dir: "./tenure-data".into(),
             company,
+            tls: false,
         };
         expect![[r#"
             Tenure serves at 127.0.0.1:7400, data in ./tenure-data (a single node: durable, not fault-tolerant).
+            No TLS: whoever is on this machine may do anything.
             Dashboard: http://127.0.0.1:7400/
 
             Try, in another terminal:

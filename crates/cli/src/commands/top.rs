@@ -12,7 +12,8 @@ use tenure_client::proto::leases_client::LeasesClient;
 use tenure_client::{Endpoints, proto};
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::Moment;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tenure_tls::Protocol;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -60,7 +61,7 @@ pub struct Args {
     pub sort: Sort,
 }
 
-/// Shows it until it is told to stop, or once.
+/// Shows it until it is stopped, or once.
 pub async fn run(args: Args, context: &Context<'_>) -> Result<Exit, CommandError> {
     let output = context.output;
     let live = !output.is_json() && matches!(output.form(), Form::Terminal(_)) && io::stdout().is_terminal();
@@ -216,7 +217,7 @@ async fn look(prefix: &str, context: &Context<'_>) -> Result<Glance, CommandErro
 /// The page at `/metrics` of the first endpoint that gives it.
 async fn metrics(endpoints: &Endpoints) -> Option<String> {
     for endpoint in endpoints.as_slice() {
-        if let Ok(page) = get_metrics(&endpoint.to_string()).await {
+        if let Ok(page) = get_metrics(endpoints, &endpoint.to_string()).await {
             return Some(page);
         }
     }
@@ -224,10 +225,31 @@ async fn metrics(endpoints: &Endpoints) -> Option<String> {
 }
 
 /// One request, one answer, one connection: less than a library for it would be.
-async fn get_metrics(address: &str) -> io::Result<String> {
-    let mut stream = TcpStream::connect(address).await?;
-    let request = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
+async fn get_metrics(endpoints: &Endpoints, address: &str) -> io::Result<String> {
+    let stream = TcpStream::connect(address).await?;
+    match endpoints.tls() {
+        None => ask_for_metrics(stream, endpoints, address).await,
+        Some(tls) => {
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            let stream = tls.connect(host, stream, Protocol::Http1).await?;
+            ask_for_metrics(stream, endpoints, address).await
+        }
+    }
+}
+
+async fn ask_for_metrics(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    endpoints: &Endpoints,
+    address: &str,
+) -> io::Result<String> {
+    let head = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n");
+    stream.write_all(head.as_bytes()).await?;
+    if let Some(credential) = endpoints.credential() {
+        stream.write_all(b"Authorization: ").await?;
+        stream.write_all(credential.authorization().as_bytes()).await?;
+        stream.write_all(b"\r\n").await?;
+    }
+    stream.write_all(b"\r\n").await?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await?;
     match answer.split_once("\r\n\r\n") {

@@ -78,7 +78,7 @@ pub struct Args {
     /// How many sessions renew
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..), help_heading = "Load")]
     pub sessions: u64,
-    /// What your program does now; each is a known bug, told with what it costs under these numbers
+    /// What your program does now; each is a known bug, shown with what it costs under these numbers
     #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
     pub habits: Vec<Habit>,
     /// Measure round trips, commits and scheduling gaps against the store, and recommend numbers. Opens one

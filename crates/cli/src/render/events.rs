@@ -93,7 +93,7 @@ fn event_text(kind: &EventKind) -> EventText {
         },
         EventKind::Unqueued { resource, session_number, holder, why, .. } => EventText {
             about: resource.clone(),
-            rest: format!("{holder} (session {session_number}) left the line: {why}"),
+            rest: format!("{holder} (session {session_number}) left the queue: {why}"),
         },
         EventKind::Put { key, key_base64, value, value_base64, version, .. } => {
             let value = either(value, value_base64);
@@ -142,7 +142,7 @@ mod tests {
     use tenure_wire::json::Mode;
 
     fn event(kind: EventKind) -> Event {
-        Event { revision: 42, at: "2026-11-15T20:48:49.123Z".into(), kind }
+        Event { revision: 42, at: "2026-11-15T20:48:49.123Z".into(), kind, identity: None }
     }
 
     fn both(kind: EventKind) -> String {

@@ -7,9 +7,9 @@ use tenure_wire::json::{Fence, Holder, Lease, Mode, Transition, Waiter};
 use super::paint::Paint;
 use super::words::{count, short_time, span, tame, why};
 
-/// How many past holders are told.
+/// How many past holders are shown.
 const PAST_SHOWN: usize = 3;
-/// From how many past leases on a habit can be told from an accident.
+/// From how many past leases on a habit can be distinguished from an accident.
 const HABIT_AFTER: usize = 3;
 
 /// Everything that is known about a resource, in words; `past` are the ended leases, the newest

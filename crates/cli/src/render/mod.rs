@@ -1,5 +1,6 @@
 //! Formats for people: tables, colours, sentences. Takes values and returns text; does no I/O.
 
+pub mod auth;
 #[cfg(feature = "bench")]
 pub mod bench;
 pub mod events;

@@ -23,7 +23,7 @@ const FIXED_NARROW: usize = 45;
 /// The screen, or the part of it that is looked at.
 #[derive(Clone, Debug)]
 pub struct Frame {
-    /// Lines; without a limit everything is told.
+    /// Lines; without a limit everything is shown.
     pub height: Option<usize>,
     /// Columns.
     pub width: usize,

@@ -9,6 +9,7 @@ use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as Socket;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::net::{
@@ -17,9 +18,12 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tenure_client::{Credential, Endpoints};
 use tenure_clock::MachineMoment;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::UnixStream;
+
+use crate::args::TlsArgs;
 
 use super::logic::Ending;
 
@@ -58,9 +62,48 @@ pub enum ToGuardian {
         session: String,
         /// Where that is to be reported.
         endpoints: String,
+        /// What is presented there: the text of a credential file, or where a token is. Over a socket that nobody
+        /// else has, as the session's id is.
+        credential: Option<Presented>,
+        /// How it is reached over TLS.
+        tls: TlsArgs,
     },
     /// The lease was renewed, or will not be.
     Deadline(Deadline),
+}
+
+/// A credential on its way to the guardian.
+#[derive(Clone, Serialize, Deserialize)]
+pub enum Presented {
+    /// The text of a credential file.
+    File(String),
+    /// A file that somebody keeps a token in.
+    Token(PathBuf),
+}
+
+impl std::fmt::Debug for Presented {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Presented(…)")
+    }
+}
+
+impl Presented {
+    /// What these endpoints carry.
+    pub fn of(endpoints: &Endpoints) -> Option<Presented> {
+        let credential = endpoints.credential()?;
+        Some(match credential.file() {
+            Some(file) => Presented::File(file.reveal().to_string()),
+            None => Presented::Token(credential.path()?.to_owned()),
+        })
+    }
+
+    /// The credential, if it is still there.
+    pub fn credential(self) -> Option<Credential> {
+        match self {
+            Presented::File(text) => text.parse().ok(),
+            Presented::Token(path) => Credential::load(path).ok(),
+        }
+    }
 }
 
 /// From the guardian to its `run`.
@@ -113,7 +156,7 @@ impl From<Ended> for Ending {
 #[derive(Debug)]
 pub struct Channel {
     lines: Lines<BufReader<UnixStream>>,
-    /// Written to past the runtime, which would wait to be told that there is room.
+    /// Written to past the runtime, which would wait until the socket is writable.
     writer: Socket,
 }
 

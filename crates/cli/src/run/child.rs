@@ -20,7 +20,7 @@ const NOT_RUNNABLE: u8 = 126;
 /// What is ours went wrong before the command was run.
 const NOT_STARTED: u8 = 101;
 
-/// What every first process is told.
+/// What every first process gets in its environment.
 struct Orders {
     tree: Tree,
     guardian: u32,

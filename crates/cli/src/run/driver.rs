@@ -16,12 +16,13 @@ use tenure_clock::{MachineMoment, SystemClock};
 use tenure_core::{HolderName, Mode, Policies, ResourceName, TimingNumbers};
 use tenure_wire::words::span;
 
-use super::channel::{FromGuardian, ToGuardian};
+use super::channel::{FromGuardian, Presented, ToGuardian};
 use super::guardian::Guardian;
 use super::logic::{Action, Cause, Ending, Event, Finish, Hold, Margins, Outcome, RunLogic};
 use super::proc::{self, Handle};
 use super::signals::{FROM_TERMINAL, Signals, TSTP, asks_to_end, ends_a_waiter};
 use super::tree::{Contain, Tree};
+use crate::args::{Globals, TlsArgs};
 use crate::error::CommandError;
 use crate::exit::Exit;
 use crate::output::Output;
@@ -59,7 +60,7 @@ pub struct Plan {
     pub contain: Contain,
     /// How long a drain may take.
     pub grace: Option<Duration>,
-    /// How long before its deadline the tree is told to stop.
+    /// How long before its deadline the tree is asked to stop.
     pub stop_before: Option<Duration>,
     /// How long before its deadline the tree is killed.
     pub kill_before: Option<Duration>,
@@ -71,6 +72,8 @@ pub struct Plan {
     pub value: Option<String>,
     /// Go on for as long as it takes when the store cannot be reached or the queue was lost.
     pub persistent: bool,
+    /// The command gets the id of the session, which is all that it takes to end it.
+    pub pass_session: bool,
 }
 
 /// How one term ended.
@@ -88,6 +91,7 @@ pub enum Ended {
 pub struct Stage<'a> {
     output: &'a Output,
     endpoints: &'a Endpoints,
+    tls: &'a TlsArgs,
     client: Client,
     signals: Signals,
     /// The signal by which this process was asked to end.
@@ -109,7 +113,7 @@ impl<'a> Stage<'a> {
     /// Catches signals and adopts orphans, from now on.
     pub fn new(
         output: &'a Output,
-        endpoints: &'a Endpoints,
+        globals: &'a Globals,
         timeout: Duration,
     ) -> Result<Stage<'a>, CommandError> {
         let other = |error: io::Error| {
@@ -121,8 +125,19 @@ impl<'a> Stage<'a> {
         // In the foreground of a terminal the child must be so, too, or it could not read.
         let foreground = rustix::termios::tcgetpgrp(io::stdin()).is_ok_and(|group| group == getpgrp());
         let shares_terminal = io::stdin().is_terminal() && foreground;
+        let (endpoints, tls) = (&globals.endpoints, &globals.tls);
         let client = Client::connect(endpoints);
-        Ok(Stage { output, endpoints, client, signals, asked: None, inherited, shares_terminal, timeout })
+        Ok(Stage {
+            output,
+            endpoints,
+            tls,
+            client,
+            signals,
+            asked: None,
+            inherited,
+            shares_terminal,
+            timeout,
+        })
     }
 
     /// Waits until this process is asked to end.
@@ -204,6 +219,8 @@ impl<'a> Stage<'a> {
             kill_before: margins.hard / GUARDIAN_LATER,
             session: held.session.id().to_string(),
             endpoints: self.endpoints.to_string(),
+            credential: Presented::of(self.endpoints),
+            tls: self.tls.clone(),
         });
         let token = held.permit.token();
         let resource = &plan.resource;
@@ -420,14 +437,19 @@ fn deadline_of(lease: &Lease) -> MachineMoment {
     now.plus(lease.remaining())
 }
 
+/// Where a command finds the id of the session, if it gets it.
+pub(super) const SESSION_VARIABLE: &str = "TENURE_SESSION";
+
 /// What the command finds in its environment.
 fn environment(plan: &Plan, held: &Held, endpoints: &Endpoints) -> Vec<(String, String)> {
     let mut environment = vec![
         ("TENURE_RESOURCE".to_owned(), plan.resource.to_string()),
         ("TENURE_TOKEN".to_owned(), held.permit.token().to_string()),
-        ("TENURE_SESSION".to_owned(), held.session.id().to_string()),
         ("TENURE_ENDPOINTS".to_owned(), endpoints.to_string()),
     ];
+    if plan.pass_session {
+        environment.push((SESSION_VARIABLE.to_owned(), held.session.id().to_string()));
+    }
     if let Some(slot) = held.lease.scope().slot {
         environment.push(("TENURE_SLOT".to_owned(), slot.to_string()));
     }
@@ -495,7 +517,7 @@ async fn try_acquire(client: &Client, plan: &Plan, timeout: Duration) -> Result<
 }
 
 impl Plan {
-    /// When the tree is told to stop, and when it is killed. Between two renewals neither may be due, or a
+    /// When the tree is asked to stop, and when it is killed. Between two renewals neither may be due, or a
     /// healthy lease would stop its own command.
     fn margins(&self) -> Result<Margins, CommandError> {
         let numbers = TimingNumbers::for_ttl(self.ttl);

@@ -1,4 +1,4 @@
-//! What `run` decides: when the tree is told to stop, when it is killed, when the session may be ended, and
+//! What `run` decides: when the tree is asked to stop, when it is killed, when the session may be ended, and
 //! what the exit code says. It reads no clock, signals nobody and asks no store: `driver.rs` hands in what
 //! happened, what the lease is and what time it is, and carries out the answer.
 //!
@@ -138,7 +138,7 @@ pub enum Cause {
     Guardian,
 }
 
-/// How long before its deadline a tree is told to stop, and killed.
+/// How long before its deadline a tree is asked to stop, and killed.
 #[derive(Clone, Copy, Debug)]
 pub struct Margins {
     /// The soft deadline comes this much before the deadline.

@@ -140,7 +140,7 @@ impl Handle {
     /// Waits until it is dead.
     pub async fn dead(&self) {
         // A handle becomes readable when its process ends. If it cannot be watched, nothing is known: that is
-        // not death, so nobody is told so.
+        // not death, so it is not reported.
         if self.0.readable().await.is_err() {
             std::future::pending::<()>().await;
         }

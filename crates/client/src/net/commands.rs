@@ -38,7 +38,7 @@ const BACKOFF_MAX: Duration = Duration::from_secs(1);
 const MESSAGES_WAITING_MAX: usize = 16;
 /// Frames in one message.
 const FRAMES_PER_MESSAGE_MAX: usize = 512;
-/// Server frames taken in before the server is told that there is room again.
+/// Server frames taken in before the server is granted new credit.
 const CREDITS_OWED_MAX: u32 = 256;
 /// Passing refusals in a row after which another endpoint is tried.
 const REFUSALS_IN_A_ROW_MAX: u32 = 3;
@@ -119,7 +119,7 @@ struct Driver {
     next_frame: u64,
     /// What the server has room for.
     window: u64,
-    /// What the server has sent since it was last told of room.
+    /// What the server has sent since it was last granted credit.
     owed: u32,
     refusals: u32,
     /// Frames sent on this stream that have no answer yet.

@@ -16,10 +16,10 @@ use tenure_wire::proto::stream_client::StreamClient;
 use tenure_wire::{ApiError, Code, grpc, proto};
 use tokio::sync::{mpsc, oneshot};
 use tonic::Streaming;
-use tonic::transport::Channel;
 
 use super::endpoint_errors::{EndpointErrors, reason};
 use super::{CONNECT_WITHIN, connect, failure, frames, unanswered};
+use crate::channel::Channel;
 use crate::dial::Dialer;
 use crate::endpoints::Endpoint;
 use crate::error::{CallError, root_cause};
@@ -31,7 +31,7 @@ const MESSAGES_WAITING_MAX: usize = 64;
 /// Where there is one endpoint only, a repetition is made over a fresh connection, but not every one: a
 /// server that lives and is merely slow must not be buried under connections.
 const FRESH_EVERY: u64 = 4;
-/// Messages by the usual way after which an agent that was given up is tried again. Each attempt that it
+/// Messages by the usual route after which an agent that was given up is tried again. Each attempt that it
 /// leaves unanswered costs one retransmission, of which several fit into every TTL.
 const AGENT_AGAIN_AFTER: u64 = 8;
 /// How long an answer is remembered as awaited: longer than any TTL is useful to wait for.
@@ -41,21 +41,21 @@ pub(super) struct Renewals {
     directory: Directory,
     dialer: Dialer,
     endpoint_errors: EndpointErrors,
-    /// The ways that were needed so far.
-    ways: Mutex<BTreeMap<Endpoint, Arc<Way>>>,
+    /// The links that were needed so far.
+    links: Mutex<BTreeMap<Endpoint, Arc<EndpointLink>>>,
     /// The endpoint that answered last, or is tried since.
     preferred: Mutex<Endpoint>,
-    /// What is known of each session, whatever way it was learned.
+    /// What is known of each session, however it was learned.
     ttls: Arc<Mutex<BTreeMap<SessionNumber, Duration>>>,
     next_batch: AtomicU64,
-    /// Transmissions by another way since the last answer.
+    /// Transmissions by another route since the last answer.
     repeats: AtomicU64,
-    /// Transmissions by the usual way since the agent was last asked.
+    /// Transmissions by the usual route since the agent was last asked.
     past_agent: AtomicU64,
 }
 
 /// One endpoint, and what there is to it.
-struct Way {
+struct EndpointLink {
     endpoint: Endpoint,
     dialer: Dialer,
     channel: tokio::sync::Mutex<Option<Channel>>,
@@ -92,7 +92,7 @@ impl Renewals {
             directory,
             dialer,
             endpoint_errors,
-            ways: Mutex::default(),
+            links: Mutex::default(),
             ttls: Arc::default(),
             next_batch: AtomicU64::new(1),
             repeats: AtomicU64::new(0),
@@ -100,13 +100,13 @@ impl Renewals {
         }
     }
 
-    /// The way to take. The other way is remembered as the usual one only once it has answered.
-    async fn way(&self, route: Route) -> Arc<Way> {
+    /// The link to use. The alternative is remembered as the usual one only once it has answered.
+    async fn link(&self, route: Route) -> Arc<EndpointLink> {
         let preferred = lock(&self.preferred).clone();
         match route {
             Route::Usual => match self.agent_due(&preferred) {
-                Some(agent) => self.way_to(&agent),
-                None => self.way_to(&preferred),
+                Some(agent) => self.link_to(&agent),
+                None => self.link_to(&preferred),
             },
             Route::Another => {
                 let repeats = self.repeats.fetch_add(1, Ordering::Relaxed);
@@ -114,35 +114,35 @@ impl Renewals {
                 let next = self.directory.lock().after(&preferred, failures);
                 // The next repetition tries the one after it, until one answers.
                 *lock(&self.preferred) = next.clone();
-                let way = self.way_to(&next);
+                let link = self.link_to(&next);
                 if next == preferred && repeats.is_multiple_of(FRESH_EVERY) {
                     // There is no other endpoint: then another connection.
-                    way.disconnect().await;
+                    link.disconnect().await;
                 }
-                way
+                link
             }
         }
     }
 
-    fn way_to(&self, endpoint: &Endpoint) -> Arc<Way> {
-        let mut ways = lock(&self.ways);
-        if let Some(way) = ways.get(endpoint) {
-            return way.clone();
+    fn link_to(&self, endpoint: &Endpoint) -> Arc<EndpointLink> {
+        let mut links = lock(&self.links);
+        if let Some(link) = links.get(endpoint) {
+            return link.clone();
         }
         // Those that are no endpoints any more are forgotten with the next one that is new.
         let all = self.directory.all();
-        ways.retain(|endpoint, _| all.contains(endpoint));
-        let way = Way {
+        links.retain(|endpoint, _| all.contains(endpoint));
+        let link = EndpointLink {
             endpoint: endpoint.clone(),
             dialer: self.dialer.clone(),
             channel: tokio::sync::Mutex::new(None),
             stream: tokio::sync::Mutex::new(None),
         };
-        ways.entry(endpoint.clone()).or_insert_with(|| Arc::new(way)).clone()
+        links.entry(endpoint.clone()).or_insert_with(|| Arc::new(link)).clone()
     }
 
     /// The agent, if it was given up and is to be tried again. It stands first, and never becomes the usual
-    /// way unless it answers.
+    /// link unless it answers.
     fn agent_due(&self, preferred: &Endpoint) -> Option<Endpoint> {
         let agent = self.directory.first();
         if agent == *preferred || agent.socket().is_none() {
@@ -153,30 +153,30 @@ impl Renewals {
     }
 
     /// Notes what came of one transmission.
-    fn noted<T>(&self, way: &Way, came: Result<T, CallError>) -> Result<T, CallError> {
+    fn noted<T>(&self, link: &EndpointLink, came: Result<T, CallError>) -> Result<T, CallError> {
         match &came {
             Ok(_) => {
-                *lock(&self.preferred) = way.endpoint.clone();
+                *lock(&self.preferred) = link.endpoint.clone();
                 self.repeats.store(0, Ordering::Relaxed);
-                self.endpoint_errors.clear(&way.endpoint);
+                self.endpoint_errors.clear(&link.endpoint);
             }
-            Err(error) => self.endpoint_errors.note(&way.endpoint, reason(error)),
+            Err(error) => self.endpoint_errors.note(&link.endpoint, reason(error)),
         }
         came
     }
 
     pub async fn open(&self, open: OpenSession, route: Route) -> Result<Opened, CallError> {
-        let way = self.way(route).await;
-        self.endpoint_errors.note(&way.endpoint, "a session was to be opened, and nothing was answered");
-        let opened = self.open_by(&way, open).await;
-        self.noted(&way, opened)
+        let link = self.link(route).await;
+        self.endpoint_errors.note(&link.endpoint, "a session was to be opened, and nothing was answered");
+        let opened = self.open_by(&link, open).await;
+        self.noted(&link, opened)
     }
 
-    async fn open_by(&self, way: &Way, open: OpenSession) -> Result<Opened, CallError> {
-        let channel = way.connected().await?;
+    async fn open_by(&self, link: &EndpointLink, open: OpenSession) -> Result<Opened, CallError> {
+        let channel = link.connected().await?;
         let request = grpc::open_request(&open.holder, open.ttl, Some(open.nonce), open.number);
         let mut request = tonic::Request::new(request);
-        if open.with_process && way.endpoint.socket().is_some() {
+        if open.with_process && link.endpoint.socket().is_some() {
             request
                 .metadata_mut()
                 .insert(crate::WITH_PROCESS, tonic::metadata::MetadataValue::from_static("1"));
@@ -184,9 +184,9 @@ impl Renewals {
         let answer = match SessionsClient::new(channel).open(request).await {
             Ok(answer) => answer.into_inner(),
             Err(status) => {
-                let error = failure(&way.endpoint, &status);
+                let error = failure(&link.endpoint, &status);
                 if !matches!(error, CallError::Refused(_)) {
-                    way.disconnect().await;
+                    link.disconnect().await;
                 }
                 return Err(error);
             }
@@ -205,21 +205,21 @@ impl Renewals {
         renewals: Vec<(SessionId, u64)>,
         route: Route,
     ) -> Result<Vec<Option<RenewalAnswer>>, CallError> {
-        let way = self.way(route).await;
-        let renewed = self.renew_by(&way, renewals).await;
-        self.noted(&way, renewed)
+        let link = self.link(route).await;
+        let renewed = self.renew_by(&link, renewals).await;
+        self.noted(&link, renewed)
     }
 
-    async fn renew_by(&self, way: &Way, renewals: Vec<(SessionId, u64)>) -> Answers {
-        let stream = way.stream(&self.ttls).await?;
+    async fn renew_by(&self, link: &EndpointLink, renewals: Vec<(SessionId, u64)>) -> Answers {
+        let stream = link.stream(&self.ttls).await?;
         let batch = self.next_batch.fetch_add(1, Ordering::Relaxed);
-        let answer = stream.send(batch, renewals).map_err(|why| unanswered(&way.endpoint, why))?;
+        let answer = stream.send(batch, renewals).map_err(|why| unanswered(&link.endpoint, why))?;
         match tokio::time::timeout(ANSWER_WITHIN, answer).await {
             Ok(Ok(answers)) => answers,
-            Ok(Err(_)) => Err(unanswered(&way.endpoint, "the renewal stream broke")),
+            Ok(Err(_)) => Err(unanswered(&link.endpoint, "the renewal stream broke")),
             Err(_) => {
                 lock(&stream.inside).awaited.remove(&batch);
-                Err(unanswered(&way.endpoint, "no answer to a renewal"))
+                Err(unanswered(&link.endpoint, "no answer to a renewal"))
             }
         }
     }
@@ -227,9 +227,9 @@ impl Renewals {
     /// Forgets a session that has ended.
     pub fn forget(&self, session: SessionNumber) {
         lock(&self.ttls).remove(&session);
-        for way in lock(&self.ways).values() {
-            // A way that is busy connecting has no stream that could remember anything.
-            if let Ok(stream) = way.stream.try_lock()
+        for link in lock(&self.links).values() {
+            // A link that is busy connecting has no stream that could remember anything.
+            if let Ok(stream) = link.stream.try_lock()
                 && let Some(stream) = &*stream
             {
                 lock(&stream.inside).attached.remove(&session);
@@ -238,7 +238,7 @@ impl Renewals {
     }
 }
 
-impl Way {
+impl EndpointLink {
     async fn connected(&self) -> Result<Channel, CallError> {
         let mut channel = self.channel.lock().await;
         if let Some(channel) = &*channel {

@@ -163,7 +163,7 @@ impl SessionDriver {
         };
         let taken = inside.logic.renewed(&answer, now);
         // Notices and ends are in the answer itself. What can be missing is the turn of an acquire that
-        // stands in queue: its number is simply asked again.
+        // is queued: its number is simply asked again.
         let repeat = if revision == inside.known { Vec::new() } else { inside.repeated_acquires() };
         inside.known = revision;
         inside.publish(self, now);

@@ -353,7 +353,7 @@ impl Holder {
         let Some(lease) = self.leases.get(&token).filter(|lease| lease.end.is_none()) else { return };
         let asked_for =
             matches!(why, Some(EndReason::Released | EndReason::Transferred)) || lease.giving_back > 0;
-        // The server ends nothing of its own before our deadline, unless it is told to, at once. So past the
+        // The server ends nothing of its own before our deadline, unless it is asked to, immediately. So past the
         // deadline "expired", or no word at all, means that we had stopped; as does any end by notice.
         let due = matches!(why, None | Some(EndReason::Expired)) || lease.notice.is_some();
         let end = if asked_for {

@@ -1,4 +1,4 @@
-//! The holder, fear by fear. The combined test with the proposer is `tests/permits_never_overlap.rs`.
+//! The holder, one danger at a time. The combined test with the proposer is `tests/permits_never_overlap.rs`.
 
 use super::*;
 use crate::answer::{Grant, RenewalEvents};

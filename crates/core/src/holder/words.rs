@@ -1,4 +1,4 @@
-//! What a holder's states and refusals are called when they are told to people.
+//! How a holder's states and refusals are worded for people.
 
 use core::fmt;
 

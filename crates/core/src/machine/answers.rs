@@ -149,7 +149,7 @@ impl Machine {
         }
         self.room_to_remember(session)?;
         // Remembered as well if the session has lapsed: or a copy that arrives after the next renewal would
-        // do what its caller was told had been refused.
+        // do what had been refused to its caller.
         let answer = self.check_needs(session, needs).and_then(|()| run(self, session));
         // The command may have ended its own session (a cancel of the acquire that opened it).
         if self.state.sessions.get(session).is_some() && !matches!(answer, Ok(Done::Queued { .. })) {

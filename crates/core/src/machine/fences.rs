@@ -170,7 +170,7 @@ impl Machine {
         Ok(Done::Nothing)
     }
 
-    /// Takes a token for nobody on a free resource, so that fences can be raised above every token in the field.
+    /// Takes a token without a holder on a free resource, so that fences can be raised above every token in the field.
     pub(super) fn barrier(&mut self, name: &ResourceName) -> Answer {
         if let Some(number) = self.settled(name)
             && !self.resource(number).holds.is_empty()

@@ -1,4 +1,4 @@
-//! A list that nearly always has one element: that one stands in the record itself and not in memory of its own.
+//! A list that nearly always has one element: that one is stored in the record itself, without an allocation.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -113,7 +113,7 @@ impl<'a, T> IntoIterator for &'a Few<T> {
     }
 }
 
-// What counts is what is in it, not how it is kept: replicas came to it on different ways.
+// What counts is what is in it, not how it is kept: replicas may have reached it differently.
 impl<T: PartialEq> PartialEq for Few<T> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other

@@ -1,4 +1,4 @@
-//! Resources that nobody holds and nothing binds: which of them is forgotten first when there are too many.
+//! Free resources: which of them is forgotten first when there are too many.
 //!
 //! A resource comes here with every release and goes with every grant, so both must be cheap: what has gone is not
 //! searched for in the queue, but passed over when it gets to the front.

@@ -1,5 +1,5 @@
 //! Giving up: how a lease is released, cancelled, transferred, revoked by notice or at once; and how the kind of a
-//! resource that nobody has is changed.
+//! free resource is changed.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -16,7 +16,8 @@ use crate::answer::{Answer, Done, Refusal};
 use crate::command::{Caller, KindSetting};
 use crate::event::{EndReason, EventKind};
 use crate::names::ResourceName;
-use crate::numbers::{Nonce, SessionId, SessionNumber, Slot, Token, TransmissionId};
+use crate::numbers::{Nonce, SecretForm, SessionId, SessionNumber, Slot, Token, TransmissionId};
+use crate::version::FormatVersion;
 
 impl Machine {
     pub(super) fn release(
@@ -128,7 +129,14 @@ impl Machine {
     /// Takes back what one transmission of a plain acquire did, because its caller has hung up.
     pub(super) fn undo(&mut self, session: Option<SessionId>, transmission: TransmissionId) -> Answer {
         let Some(id) = session else {
-            let nonce = transmission.nonce();
+            // An undo does not say which form its acquire had: once it is known, that of the session; until then,
+            // the usual one.
+            let [usual, other] = match self.format() {
+                FormatVersion::V1 => [SecretForm::Plain, SecretForm::Hashed],
+                _ => [SecretForm::Hashed, SecretForm::Plain],
+            }
+            .map(|form| transmission.nonce(form));
+            let nonce = if self.named_by(Some(other)).is_some() { other } else { usual };
             if let Some(session) = self.named_by(Some(nonce)) {
                 self.settle_session(session);
             }
@@ -219,7 +227,7 @@ impl Machine {
     }
 
     /// An administrator ends leases: by notice, so that the holder stops first; or at once, where only
-    /// fences protect, which is why a token is then taken for nobody.
+    /// fences protect, which is why a token is then taken without a holder.
     pub(super) fn revoke(
         &mut self,
         name: &ResourceName,

@@ -23,7 +23,7 @@ use crate::time::ClusterTime;
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
     pub why: EndReason,
-    /// The holder asked for it, so it need not be told.
+    /// The holder asked for it, so it needs no notification.
     pub asked: bool,
     /// The deadline that ended it, to say how late it was.
     pub due: Option<ClusterTime>,

@@ -1,4 +1,4 @@
-//! How close renewals come to their deadlines: counted for people, decided by nobody.
+//! How close renewals come to their deadlines: counted for people; no decision depends on it.
 //!
 //! Not part of the state: two replicas of one log may have counted differently, because one of them began with a
 //! snapshot. A renewal pays one division for it.

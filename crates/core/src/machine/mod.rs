@@ -88,6 +88,8 @@ pub struct Machine {
     lapsed_sessions: usize,
     /// Who may do what, indexed and counted.
     authorities: Authorities,
+    /// Sessions whose secrets are kept as their openers know them: none that was opened under format version 2.
+    plain_sessions: usize,
     /// The indexes of what is staged: the machine's own, once it is restored.
     staged: Option<Box<StagedIndexes>>,
     /// What was staged last and will not be restored, until the driver takes it.
@@ -174,6 +176,7 @@ impl Machine {
             answer_bytes: 0,
             lapsed_sessions: 0,
             authorities: Authorities::default(),
+            plain_sessions: 0,
             staged: None,
             discarded: None,
             events: EventLog::starting_after(state.revision),

@@ -1,6 +1,6 @@
 //! Which session a nonce opened, and which nonces can open nothing any more.
 //!
-//! Of a session's nonce only the first half and the session's number are kept here: the whole nonce stands in the
+//! Of a session's nonce only the first half and the session's number are kept here: the whole nonce is in the
 //! session's record. One nonce opens one session: once that has ended, or its acquire was refused or cancelled, a
 //! late copy of the request must not open a second one.
 
@@ -10,13 +10,15 @@ use super::Machine;
 use super::cow_map::CowMap;
 use super::state::{Session, UsedNonce};
 use crate::limits::{NONCE_REFUSED_FOR, USED_NONCES_MAX};
-use crate::numbers::{Nonce, SessionNumber};
+use crate::numbers::{Nonce, SecretForm, SessionNumber, TransmissionId};
 
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nonces {
     sessions: BTreeSet<(u64, SessionNumber)>,
     used: BTreeSet<Nonce>,
+    /// How many of the used ones are kept as their clients know them.
+    used_plain: usize,
 }
 
 impl Nonces {
@@ -45,11 +47,31 @@ impl Nonces {
 
     /// This nonce is used; false if that was known.
     pub fn add_used(&mut self, nonce: Nonce) -> bool {
-        self.used.insert(nonce)
+        let fresh = self.used.insert(nonce);
+        self.used_plain += usize::from(fresh && nonce.form() == SecretForm::Plain);
+        fresh
+    }
+
+    fn forget_used(&mut self, nonce: Nonce) {
+        let known = self.used.remove(&nonce);
+        self.used_plain -= usize::from(known && nonce.form() == SecretForm::Plain);
+    }
+
+    /// How many used ones are kept as their clients know them.
+    pub fn used_plain(&self) -> usize {
+        self.used_plain
     }
 }
 
 impl Machine {
+    /// The nonce of a plain acquire whose session will have a secret of this form. If an undo came first, it is the
+    /// one that the undo left behind.
+    pub(super) fn transmission_nonce(&self, transmission: TransmissionId, form: SecretForm) -> Nonce {
+        let undone = [SecretForm::Plain, SecretForm::Hashed].map(|form| transmission.nonce(form));
+        let undone = undone.into_iter().find(|nonce| self.nonces.is_used(*nonce));
+        undone.unwrap_or(transmission.nonce(form))
+    }
+
     /// Remembers that a nonce can open nothing any more. The oldest are forgotten by age, and past a bound by count.
     pub(super) fn nonce_used(&mut self, nonce: Nonce) {
         if !self.nonces.add_used(nonce) {
@@ -60,7 +82,7 @@ impl Machine {
         while let Some(oldest) = self.state.used_nonces.front()
             && (self.state.used_nonces.len() > USED_NONCES_MAX || oldest.since.plus(NONCE_REFUSED_FOR) <= now)
         {
-            self.nonces.used.remove(&oldest.nonce);
+            self.nonces.forget_used(oldest.nonce);
             self.state.used_nonces.pop_front();
         }
     }

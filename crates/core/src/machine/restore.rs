@@ -1,7 +1,7 @@
 //! Taking over what a backup remembers, into a cluster that is still empty; and what a backup leaves out.
 //!
 //! A backup is older than the world: tokens were issued after it, and their holders may still be writing. So
-//! a restore is told a floor above every token ever seen and issues only above it; it ends every session; and
+//! a restore gets a floor above every token ever seen and issues only above it; it ends every session; and
 //! it grants nothing until the longest TTL has passed, unless somebody vouches that all holders are stopped.
 //!
 //! Sessions are not in a backup: their secrets would let whoever reads the file act for live holders. What

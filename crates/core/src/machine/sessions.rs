@@ -14,7 +14,7 @@ use super::{Contradiction, Machine};
 use crate::answer::{Answer, Done, Refusal, RenewalAnswer, RenewalEvents};
 use crate::command::{Caller, Open, Renewal};
 use crate::event::{EndReason, EventKind};
-use crate::numbers::{Nonce, Revision, SessionId, SessionNumber};
+use crate::numbers::{Nonce, Revision, SecretForm, SessionId, SessionNumber};
 use crate::time::ClusterTime;
 
 /// What opens a session.
@@ -55,6 +55,7 @@ impl Machine {
             }
             self.answer_bytes += session.answers.value_bytes();
             self.lapsed_sessions += usize::from(pulse.lapsed);
+            self.plain_sessions += usize::from(session.secret.form() == SecretForm::Plain);
             let due_at = self.session_due_at(number).expect("it has a pulse");
             self.deadlines.add(due_at, Due::Session(number));
             self.indexed.insert(number, due_at);
@@ -116,7 +117,7 @@ impl Machine {
         Ok(session)
     }
 
-    /// Ends what is due of this session and has not been cleared away yet, and serves those who stood behind
+    /// Ends what is due of this session and has not been cleared away yet, and serves those who were behind
     /// it. After this nothing of it can end in the middle of its own command, and a session that an acquire
     /// opened not with its last lease or wait.
     pub(super) fn settle_session(&mut self, number: SessionNumber) {
@@ -248,6 +249,7 @@ impl Machine {
             },
         );
         self.emit(EventKind::Opened { session, holder });
+        self.plain_sessions += usize::from(open.secret.form() == SecretForm::Plain);
         if let Some(nonce) = open.nonce {
             self.nonces.add(nonce, session);
         }
@@ -477,6 +479,7 @@ impl Machine {
         let pulse = self.state.pulses.remove(number).expect("every session has a pulse");
         let session = self.state.sessions.remove(number).expect("a session that ends exists");
         self.lapsed_sessions -= usize::from(pulse.lapsed);
+        self.plain_sessions -= usize::from(session.secret.form() == SecretForm::Plain);
         if let Some(nonce) = session.nonce {
             self.nonces.remove(nonce, number);
             // Nobody repeats a plain acquire, so nobody need be notified.

@@ -99,7 +99,7 @@ fn check_session(state: &State, number: SessionNumber, session: &Session) -> Sou
         match remembered {
             Remembered::Waiting(waiter) => {
                 let waits = state.waiters.get(*waiter).is_some_and(|waiter| waiter.session == number);
-                check(waits, "an answer is about nobody in line")?;
+                check(waits, "an answer is about nobody in the queue")?;
             }
             Remembered::Holding(resource, _) => {
                 let resource = state.resources.get(*resource);
@@ -159,7 +159,7 @@ fn check_waiter(state: &State, number: WaiterNumber, waiter: &Waiter) -> Sound {
     let place = waiter.place(number);
     for resource in &waiter.resources {
         let more = state.resources.get(*resource).and_then(|resource| resource.more.as_ref());
-        check(more.is_some_and(|more| more.queue.contains(&place)), "a waiter stands in no line")?;
+        check(more.is_some_and(|more| more.queue.contains(&place)), "a waiter is in no queue")?;
     }
     Ok(())
 }

@@ -365,6 +365,7 @@ impl Machine {
             answer_bytes: _,
             lapsed_sessions: _,
             authorities: _,
+            plain_sessions: _,
             staged: _,
             discarded: _,
             events,

@@ -574,7 +574,7 @@ pub struct UsedNonce {
 }
 
 impl Waiter {
-    /// The waiter's place in every queue that it stands in.
+    /// The waiter's place in every queue that it is in.
     pub fn place(&self, number: WaiterNumber) -> Place {
         Place { rank: core::cmp::Reverse(self.policies.priority), waiter: number }
     }

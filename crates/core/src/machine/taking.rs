@@ -12,7 +12,8 @@ use crate::answer::{Answer, Done, Refusal};
 use crate::command::{Acquire, AcquireBy, Mode, Open, Policies, Wait};
 use crate::event::EndReason;
 use crate::names::ResourceName;
-use crate::numbers::SessionNumber;
+use crate::numbers::{SessionNumber, TransmissionId};
+use crate::version::FormatVersion;
 
 /// Whether holders whose session has lapsed count.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,11 +37,11 @@ impl Machine {
     }
 
     /// An acquire that opens its own session. A refusal is final for its nonce: a copy that arrives later must not
-    /// be granted what its caller was told it did not get.
+    /// be granted what had been refused to its caller.
     fn acquire_opening(&mut self, mut open: Open, acquire: &Acquire) -> Answer {
         let origin = match (open.nonce, acquire.transmission) {
             (None, Some(transmission)) => {
-                open.nonce = Some(transmission.nonce());
+                open.nonce = Some(self.transmission_nonce(transmission, open.secret.form()));
                 Origin::PlainAcquire
             }
             _ => Origin::Acquire,
@@ -185,8 +186,7 @@ impl Machine {
         }
         match self.make_way(acquire, &known) {
             Ok(()) => {
-                // A session of its own ends with the undo of its one transmission; no lease need name it.
-                let transmission = acquire.transmission.filter(|_| !self.session(session).plain);
+                let transmission = self.named_transmission(session, acquire);
                 let pairs = acquire.resources.iter().zip(&known);
                 let numbers: Vec<ResourceNumber> =
                     pairs.map(|(name, known)| known.unwrap_or_else(|| self.named(name))).collect();
@@ -288,25 +288,37 @@ impl Machine {
         asked: &[Option<ResourceNumber>],
     ) -> Option<Answer> {
         let waiters = &self.session(session).more.as_ref()?.waiters;
-        let (waiter, twice, repeats) = waiters.iter().find_map(|number_in_line| {
-            let waiter = self.waiter(*number_in_line);
+        let (waiter, twice, repeats) = waiters.iter().find_map(|waiter_number| {
+            let waiter = self.waiter(*waiter_number);
             let twice =
                 asked.iter().flatten().copied().find(|resource| waiter.resources.contains(resource))?;
             let repeats = number.is_none()
                 && waiter.number.is_none()
                 && waiter.mode == acquire.mode
                 && asked.iter().copied().eq(waiter.resources.iter().copied().map(Some));
-            Some((*number_in_line, twice, repeats))
+            Some((*waiter_number, twice, repeats))
         })?;
         if !repeats {
             return Some(Err(self.held_refusal(twice, Duration::ZERO)));
         }
-        if let Some(transmission) = acquire.transmission.filter(|_| !self.session(session).plain)
-            && let Err(refusal) = self.attach_transmission(waiter, transmission)
-        {
+        if let Err(refusal) = self.joins(waiter, self.named_transmission(session, acquire)) {
             return Some(Err(refusal));
         }
         Some(Ok(self.queued_answer(waiter)))
+    }
+
+    /// The transmission that a waiter or a lease names, of an acquire by this session. The one that opened the session
+    /// is not named: the session ends with its undo.
+    pub(super) fn named_transmission(
+        &self,
+        session: SessionNumber,
+        acquire: &Acquire,
+    ) -> Option<TransmissionId> {
+        let session = self.session(session);
+        acquire.transmission.filter(|transmission| match self.state.format >= FormatVersion::V2 {
+            true => session.nonce != Some(transmission.nonce(session.secret.form())),
+            false => !session.plain,
+        })
     }
 
     /// How many leases a session will have more if everything that it waits for is granted.

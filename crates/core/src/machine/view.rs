@@ -17,7 +17,7 @@ use crate::command::{KindSetting, Mode};
 use crate::event::{EndReason, Event};
 use crate::limits::Limits;
 use crate::names::{FenceName, HolderName, IdentityName, RegisterKey, ResourceName};
-use crate::numbers::{Generation, Revision, SessionId, SessionNumber, Slot, Token};
+use crate::numbers::{Generation, Nonce, Revision, SecretForm, SessionId, SessionNumber, Slot, Token};
 use crate::time::{ClusterTime, WallTime};
 
 /// How many of those who wait in the queue for a resource are shown: a queue may be long, and whoever looks
@@ -297,6 +297,38 @@ impl Machine {
     /// ends, because ids are never reused: what a renewal's intake asks.
     pub fn knows(&self, id: &SessionId) -> bool {
         self.known(*id).is_ok()
+    }
+
+    /// The form in which this session's secret is kept; `None` if there is no such session.
+    pub fn secret_form(&self, session: SessionNumber) -> Option<SecretForm> {
+        self.state.sessions.get(session).map(|session| session.secret.form())
+    }
+
+    /// Whether this nonce, in this form, has opened a session or can open none any more.
+    pub fn knows_nonce(&self, nonce: Nonce) -> bool {
+        self.named_by(Some(nonce)).is_some() || self.nonces.is_used(nonce)
+    }
+
+    /// What proves to another node that this one knows the session; `None` if it has ended.
+    pub fn proof_of(&self, session: SessionNumber) -> Option<u64> {
+        let proof = self.state.sessions.get(session)?.secret.proof();
+        self.has_not_ended(session).then_some(proof)
+    }
+
+    /// The highest number of an open or renewal of this session that was applied.
+    pub fn last_transmission(&self, session: SessionNumber) -> Option<u64> {
+        self.state.pulses.get(session).map(|pulse| pulse.number)
+    }
+
+    /// How many sessions are left whose secrets are kept as their openers know them.
+    pub fn plain_sessions(&self) -> usize {
+        self.plain_sessions
+    }
+
+    /// Whether the state has nothing left in plain form: neither a session's secret nor a nonce. Under format version
+    /// 2 this stays true once it is.
+    pub fn is_concealed(&self) -> bool {
+        self.plain_sessions == 0 && self.nonces.used_plain() == 0
     }
 
     /// One resource; `None` if it was never seen, or is forgotten.

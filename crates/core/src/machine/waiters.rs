@@ -114,11 +114,7 @@ impl Machine {
             fences: acquire.fences.clone(),
             since: self.state.time,
             until,
-            transmissions: acquire
-                .transmission
-                .into_iter()
-                .filter(|_| !self.session(session).plain)
-                .collect(),
+            transmissions: self.named_transmission(session, acquire).into_iter().collect(),
         };
         let place = waiter.place(waiter_number);
         let holder = self.session(session).holder.clone();
@@ -215,7 +211,7 @@ impl Machine {
         })
     }
 
-    /// Whether this waiter is first in every queue that it stands in, everything it asked for is free for it,
+    /// Whether this waiter is first in every queue that it is in, everything it asked for is free for it,
     /// and tokens are left.
     pub(super) fn can_grant(&self, place: Place) -> bool {
         let waiter = self.waiter(place.waiter);
@@ -232,6 +228,8 @@ impl Machine {
         let transmissions = match &waiter.transmissions[..] {
             // Version 1 remembers one at most: with several, nobody undoes the grant.
             [_, _, ..] if self.state.format < FormatVersion::V2 => &[],
+            // Somebody is answered with it who never undoes.
+            several if several.contains(&TransmissionId::NEVER_UNDONE) => &[],
             transmissions => transmissions,
         };
         // Never zero: who waited is notified of the grant by push, and is known by having waited at all.
@@ -264,19 +262,24 @@ impl Machine {
     /// The wait of an acquire is over: everyone who waits for it is answered this.
     fn resolve(&mut self, waiter: &Waiter, answer: Answer) {
         let session = self.session(waiter.session);
-        let own = match (waiter.number, session.nonce) {
-            (Some(number), _) => Some(WaitKey::Number(waiter.session, number)),
-            (None, Some(nonce)) if session.implicit => Some(WaitKey::Nonce(nonce)),
-            (None, _) => None,
+        let nobody_undoes = TransmissionId::NEVER_UNDONE;
+        // Of several waits of one session, that of the acquire under its nonce is the one that nobody's hang-up ends.
+        let by_nonce = match self.state.format >= FormatVersion::V2 {
+            true => waiter.transmissions.is_empty() || waiter.transmissions.contains(&nobody_undoes),
+            false => session.implicit,
         };
-        for transmission in &waiter.transmissions {
+        let own = match waiter.number {
+            Some(number) => Some(WaitKey::Number(waiter.session, number)),
+            None => session.nonce.filter(|_| by_nonce).map(WaitKey::Nonce),
+        };
+        for transmission in waiter.transmissions.iter().filter(|id| **id != nobody_undoes) {
             let key = WaitKey::Transmission(*transmission);
             self.resolved.push(Resolved { key, answer: answer.clone() });
         }
         self.resolved.extend(own.map(|key| Resolved { key, answer }));
     }
 
-    /// Takes a waiter out of every queue. Whoever stood behind it may now be first.
+    /// Takes a waiter out of every queue. Whoever was behind it may now be first.
     fn take_from_queue(&mut self, number: WaiterNumber) -> Waiter {
         let waiter = self.state.waiters.remove(number).expect("a waiter that leaves exists");
         let place = waiter.place(number);
@@ -341,8 +344,22 @@ impl Machine {
         self.held_refusal(blocking.unwrap_or(first), waited)
     }
 
-    /// One more transmission of a plain acquire waits for what this waiter waits for.
-    pub(super) fn attach_transmission(
+    /// One more call waits for what this waiter waits for: a plain one with its transmission, or one that can be
+    /// repeated. Beside one that can be repeated the hang-ups of plain ones undo nothing.
+    pub(super) fn joins(
+        &mut self,
+        number: WaiterNumber,
+        transmission: Option<TransmissionId>,
+    ) -> Result<(), Refusal> {
+        // Nothing is listed for a waiter of calls that can all be repeated.
+        let others_repeat = self.waiter(number).transmissions.is_empty();
+        if others_repeat != transmission.is_none() && self.state.format >= FormatVersion::V2 {
+            self.attach_transmission(number, TransmissionId::NEVER_UNDONE)?;
+        }
+        transmission.map_or(Ok(()), |transmission| self.attach_transmission(number, transmission))
+    }
+
+    fn attach_transmission(
         &mut self,
         number: WaiterNumber,
         transmission: TransmissionId,
@@ -365,14 +382,15 @@ impl Machine {
         let Some(at) = waiter.transmissions.iter().position(|known| *known == transmission) else {
             return false;
         };
-        waiter.transmissions.remove(at);
-        if waiter.transmissions.is_empty() {
+        if waiter.transmissions.len() > 1 {
+            waiter.transmissions.remove(at);
+        } else {
             self.leave_queue(number, EndReason::Released, Err(Refusal::Cancelled { released: false }));
         }
         true
     }
 
-    /// Takes all waiters of a session out of their queues; `answer` is what their acquires will be told.
+    /// Takes all waiters of a session out of their queues; `answer` is what their acquires will return.
     pub(super) fn drop_waiters(&mut self, session: SessionNumber, why: EndReason, answer: &Answer) {
         let waiters = self.session(session).more.as_ref().map(|more| more.waiters.clone());
         for waiter in waiters.into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! The proposer, fear by fear, and the two statements of its proof under random driving.
+//! The proposer, one danger at a time, and the two statements of its proof under random driving.
 
 use super::*;
 use alloc::vec;

@@ -60,6 +60,8 @@ pub struct Generator {
     nonces: u64,
     /// Transmissions of plain acquires, with the session that each named.
     transmissions: Vec<(Option<SessionId>, TransmissionId)>,
+    /// The cluster has agreed on a format version that knows hashes of secrets and nonces.
+    hashes: bool,
     /// The newest plain acquire by a session, to be sent once more, as another transmission.
     plain: Option<Acquire>,
 }
@@ -74,6 +76,7 @@ impl Generator {
             drawn: 0,
             nonces: 0,
             transmissions: vec![],
+            hashes: false,
             plain: None,
         }
     }
@@ -102,6 +105,7 @@ impl Generator {
 
     fn entry(&mut self, machine: &Machine) -> Entry {
         let at = self.time(machine);
+        self.hashes = machine.format() >= FormatVersion::V2;
         let mut renewals = Vec::new();
         for _ in 0..self.random.below(3) {
             renewals.extend(self.renewal());
@@ -238,7 +242,11 @@ impl Generator {
             holder: self.random.pick(&["node-1", "node-2"]).parse().expect("a good name"),
             ttl: Duration::from_millis(ttl),
             nonce,
-            secret: Secret::new(secret),
+            secret: if self.hashes && self.random.chance(80) {
+                Secret::hashed(secret)
+            } else {
+                Secret::new(secret)
+            },
             number: self.renewals,
         }
     }
@@ -248,7 +256,7 @@ impl Generator {
         self.nonces += u64::from(self.random.chance(40));
         let mut bits = [0; 16];
         bits[8..].copy_from_slice(&self.nonces.saturating_sub(self.random.below(4) as u64).to_be_bytes());
-        Nonce::new(bits)
+        if self.hashes && bits[15] % 2 == 0 { Nonce::hashed(bits) } else { Nonce::new(bits) }
     }
 
     /// A new transmission of a plain acquire by this session, or of one that opens its own.

@@ -142,7 +142,7 @@ impl Model {
     pub(super) fn queued(&self, arrival: u64) -> Done {
         let waiter = self.waiters.iter().find(|waiter| waiter.arrival == arrival).expect("it waits");
         let ahead = waiter.resources.iter().map(|resource| {
-            self.queue(*resource).iter().position(|other| other.arrival == arrival).expect("it is in line")
+            self.queue(*resource).iter().position(|other| other.arrival == arrival).expect("it is queued")
         });
         let session = self.session(waiter.session);
         Done::Queued { session: session.id, ttl: session.ttl, ahead: ahead.max().unwrap_or(0) as u32 }
@@ -166,7 +166,8 @@ impl Model {
             AcquireBy::Opening(mut open) => {
                 let plain = open.nonce.is_none() && acquire.transmission.is_some();
                 let nonce = open.nonce;
-                open.nonce = nonce.or(acquire.transmission.map(|transmission| transmission.nonce()));
+                open.nonce =
+                    nonce.or(acquire.transmission.map(|transmission| transmission.nonce(SecretForm::Plain)));
                 let answer = self.open_and_acquire(open, plain, &acquire);
                 // A refusal is final for its nonce.
                 if let (Err(_), Some(nonce)) = (&answer, nonce)
@@ -205,9 +206,13 @@ impl Model {
         }
     }
 
-    /// The transmission that a waiter or lease of this session names; a session of its own needs none.
+    /// The transmission that a waiter or lease of this session names; the one that opened the session needs none.
     fn named_transmission(&self, session: u64, acquire: &Acquire) -> Option<TransmissionId> {
-        acquire.transmission.filter(|_| !self.session(session).plain)
+        let session = self.session(session);
+        acquire.transmission.filter(|transmission| match self.format >= FormatVersion::V2 {
+            true => session.nonce.map(|nonce| *nonce.as_bytes()) != Some(*transmission.as_bytes()),
+            false => !session.plain,
+        })
     }
 
     fn check_policies(policies: &Policies, ttl: Duration) -> Result<(), Refusal> {
@@ -323,7 +328,11 @@ impl Model {
                     return Err(self.held(*twice, Duration::ZERO));
                 }
                 let arrival = waiter.arrival;
-                let transmissions = &mut self.waiters[at].transmissions;
+                // Of the calls that wait, some can be repeated and some only hang up: the former keep the place.
+                let waiter = &mut self.waiters[at];
+                let mixed = waiter.transmissions.is_empty() != named.is_none();
+                waiter.kept_by_repeatable |= mixed && self.format >= FormatVersion::V2;
+                let transmissions = &mut waiter.transmissions;
                 transmissions.extend(named.filter(|named| !transmissions.contains(named)));
                 return Ok(self.queued(arrival));
             }
@@ -349,6 +358,7 @@ impl Model {
                         _ => None,
                     },
                     transmissions: named.into_iter().collect(),
+                    kept_by_repeatable: false,
                 });
                 Ok(self.queued(self.arrived))
             }
@@ -425,7 +435,8 @@ impl Model {
         let mut grants = Vec::new();
         for i in &waiter.resources {
             self.grant(*i, waiter.session, waiter.mode, slot, waiter.policies, &waiter.fences);
-            if waiter.transmissions.len() <= 1 || self.format >= FormatVersion::V2 {
+            let remembers = waiter.transmissions.len() <= 1 || self.format >= FormatVersion::V2;
+            if remembers && !waiter.kept_by_repeatable {
                 self.lease_of_mut(*i, waiter.session).transmissions = waiter.transmissions.clone();
             }
             let lease = self.lease_of(*i, waiter.session).expect("just granted");
@@ -442,10 +453,20 @@ impl Model {
         let session = self.session(waiter.session);
         let mut keys: Vec<WaitKey> =
             waiter.transmissions.iter().copied().map(WaitKey::Transmission).collect();
-        match (waiter.number, session.nonce) {
-            (Some(number), _) => keys.push(WaitKey::Number(session.id.number, number)),
-            (None, Some(nonce)) if session.implicit => keys.push(WaitKey::Nonce(nonce)),
-            _ => {}
+        match waiter.number {
+            Some(number) => keys.push(WaitKey::Number(session.id.number, number)),
+            None => {
+                let by_nonce = match self.format >= FormatVersion::V2 {
+                    true => waiter.transmissions.is_empty() || waiter.kept_by_repeatable,
+                    false => session.implicit,
+                };
+                // Of a plain acquire: in the form of the session's secret, which is how its node waits for it.
+                let key = |nonce: Nonce| match session.plain {
+                    true => TransmissionId::new(*nonce.as_bytes()).nonce(session.id.secret.form()),
+                    false => nonce,
+                };
+                keys.extend(session.nonce.filter(|_| by_nonce).map(key).map(WaitKey::Nonce));
+            }
         }
         self.resolved.extend(keys.into_iter().map(|key| Resolved { key, answer: answer.clone() }));
     }

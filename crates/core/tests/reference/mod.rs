@@ -105,6 +105,8 @@ struct Waiter {
     since: ClusterTime,
     until: Option<ClusterTime>,
     transmissions: Vec<TransmissionId>,
+    /// A call that can be repeated waits beside transmissions that cannot.
+    kept_by_repeatable: bool,
 }
 
 struct RegisterRecord {
@@ -611,8 +613,9 @@ impl Model {
 
     fn undo(&mut self, session: Option<SessionId>, transmission: TransmissionId) -> Answer {
         let Some(id) = session else {
-            let Some(session) = self.opened_with(transmission.nonce()) else {
-                self.used_nonces.push(transmission.nonce());
+            let nonce = transmission.nonce(SecretForm::Plain);
+            let Some(session) = self.opened_with(nonce) else {
+                self.used_nonces.push(nonce);
                 return Ok(Done::Cancelled { released: false });
             };
             let (plain, number) = (session.plain, session.id.number.get());
@@ -622,9 +625,11 @@ impl Model {
         let attached =
             |waiter: &&mut Waiter| waiter.session == session && waiter.transmissions.contains(&transmission);
         if let Some(waiter) = self.waiters.iter_mut().find(attached) {
-            waiter.transmissions.retain(|known| *known != transmission);
-            let (arrival, alone) = (waiter.arrival, waiter.transmissions.is_empty());
-            if alone {
+            let last = waiter.transmissions == [transmission] && !waiter.kept_by_repeatable;
+            let arrival = waiter.arrival;
+            if !last {
+                waiter.transmissions.retain(|known| *known != transmission);
+            } else {
                 self.leave_queue(arrival, Err(Refusal::Cancelled { released: false }));
             }
             self.end_if_implicit_and_idle(session, EndReason::Released);

@@ -462,7 +462,7 @@ impl Story {
                 if waiter.priority == 0 { String::new() } else { format!("priority={}", waiter.priority) };
             let session = format!("session={}", self.name_of(waiter.session));
             let text = line!(session, mode(waiter.mode), priority, format!("waits for {remaining}"));
-            writeln!(out, "   in line  {text}").unwrap();
+            writeln!(out, "   queued   {text}").unwrap();
         }
         for FenceView { fence, armed, refused, .. } in &view.fences {
             let armed: Vec<String> = armed

@@ -223,7 +223,7 @@ impl DynamoDb {
         json!({"pk": {"S": format!("tenure-fence#{scope}")}})
     }
 
-    /// One request: an answer, a refusal told by DynamoDB, or an error that says what may have happened.
+    /// One request: an answer, a refusal by DynamoDB, or an error that says what may have happened.
     async fn call(
         &self,
         operation: &str,

@@ -43,7 +43,7 @@ struct Body {
 /// More than one holder's writers can be on their way at once, and each looks back at most this far.
 const ATTEMPTS_MAX: usize = 64;
 
-/// What to do with a manifest that was read, told with whether the token is new to it.
+/// What to do with a manifest that was read, and whether the token is new to it.
 enum Step {
     Write,
     Leave,

@@ -1,5 +1,5 @@
 //! PostgreSQL. The rule itself is plain SQL (`fence.sql`), so that any language can call it; this module
-//! installs it, calls it, and tells its answers apart. It decides nothing about tokens.
+//! installs it, calls it, and maps its answers. It decides nothing about tokens.
 //!
 //! ```ignore
 //! let fence = Postgres::new();

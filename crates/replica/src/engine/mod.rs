@@ -9,7 +9,7 @@ mod runtime;
 mod settings;
 mod types;
 
-pub(crate) use codec::{decode_membership, encode_membership};
+pub(crate) use codec::{KEYS_SINCE, decode_membership, encode_membership};
 pub(crate) use log_store::{LogStore, from_entry, from_vote, to_entry, to_vote};
 pub(crate) use machine::{Applier, Machinery};
 pub(crate) use removed::{Removed, was_removed};

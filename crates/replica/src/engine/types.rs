@@ -8,6 +8,7 @@ use openraft::RaftTypeConfig;
 use openraft::alias::LogIdOf;
 use std::any::Any;
 use std::fmt;
+use tenure_tls::KeyHash;
 
 /// The engine, applying to our machine.
 pub(crate) type Engine = openraft::Raft<Types, super::machine::Applier>;
@@ -73,6 +74,8 @@ pub(crate) struct Member {
     pub address: String,
     /// The identity of its data directory: a node with another one under this number is refused.
     pub identity: u128,
+    /// The hash of its key, once it has proved one: from then on it is known by that key.
+    pub key: Option<KeyHash>,
 }
 
 impl fmt::Display for Member {

@@ -155,7 +155,7 @@ mod tests {
     const SPIN_MAX: Duration = Duration::from_micros(500);
     const TOO_LATE: Duration = Duration::from_nanos(500_001);
 
-    /// A detector, and the time that it is told.
+    /// A detector, and the time that is passed to it.
     struct Fixture {
         detector: CallerDetector,
         now: Instant,

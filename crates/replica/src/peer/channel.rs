@@ -9,6 +9,8 @@ use super::handshake::{Hello, Loss, Purpose};
 use super::memory::Memory;
 use super::message::kind;
 use super::network::{Network, Stream};
+use super::secure::PeerSecurity;
+use super::standing::other_key;
 use crate::NodeId;
 use crate::data_dir::DataDir;
 use bytes::Bytes;
@@ -18,6 +20,7 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tenure_tls::PeerProof;
 use tokio::io::{AsyncWriteExt, BufWriter, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -26,6 +29,7 @@ use tokio::time::Instant;
 #[derive(Clone)]
 pub(crate) struct Target {
     pub network: Arc<dyn Network>,
+    pub security: PeerSecurity,
     pub directory: Arc<DataDir>,
     pub memory: Memory,
     pub node: NodeId,
@@ -138,7 +142,7 @@ async fn serve(
                 // Dropping what is owed tells everybody who waits.
             }
             Err(error) => {
-                // Tried many times a second; told once.
+                // Tried many times a second; logged once.
                 let refusal = error.to_string();
                 if error.kind() == io::ErrorKind::PermissionDenied && refusal != last_refusal {
                     tracing::warn!(node = target.node, %refusal, "no connection to a peer");
@@ -163,7 +167,11 @@ type Halves = (FrameReader<ReadHalf<Box<dyn Stream>>>, BufWriter<WriteHalf<Box<d
 /// Connects and shakes hands, within the patience.
 async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
     let attempt = async {
-        let stream = target.network.connect(&target.address).await?;
+        let (stream, proof) = target.security.connect(&*target.network, &target.address).await?;
+        // Before anything is said: who is asked by mistake, or in the place of another, learns nothing.
+        if let Some(why) = proof.and_then(|proof| mistaken(target, proof)) {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
         let (reader, writer) = tokio::io::split(stream);
         let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
         let ours = target.directory.identity();
@@ -173,10 +181,10 @@ async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
         hello.acknowledged = target.memory.acknowledged(target.node);
         hello.send(&mut writer).await?;
         let answer = Hello::receive(&mut reader).await?;
-        io::Result::Ok((reader, writer, answer))
+        io::Result::Ok((reader, writer, answer, proof))
     };
     let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let (mut reader, writer, answer) =
+    let (mut reader, writer, answer, proof) =
         tokio::time::timeout(target.patience, attempt).await.map_err(timed_out)??;
     let objection =
         answer.objection(target.directory.identity(), target.memory.spoken.own(), target.identity);
@@ -187,11 +195,27 @@ async fn connect(target: &Target, purpose: Purpose) -> io::Result<Halves> {
     match answer.refusal.clone().or(objection).or_else(disagreement).or_else(loss) {
         None => {
             target.memory.spoken.receive(answer.from.node, answer.versions);
+            if target.identity == Some(answer.from.identity) {
+                target.memory.proved(target.node, answer.from.identity, proof);
+            }
             reader.trust();
             Ok((reader, writer))
         }
         Some(refusal) => Err(io::Error::new(io::ErrorKind::PermissionDenied, refusal)),
     }
+}
+
+/// Why the one that was reached is not the one that was meant, if it is not.
+fn mistaken(target: &Target, proof: PeerProof) -> Option<String> {
+    let Target { node, address, .. } = target;
+    if proof.node != *node {
+        return Some(format!(
+            "the certificate at {address} is that of node {}, not of node {node}: look at the peer addresses",
+            proof.node
+        ));
+    }
+    let known = target.memory.key_of(*node)?;
+    (known != proof.key).then(|| other_key(*node))
 }
 
 /// Hands answers to those who wait, until the connection ends or falls silent.

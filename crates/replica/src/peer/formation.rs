@@ -8,6 +8,7 @@
 use super::frame::FrameReader;
 use super::handshake::{Hello, Purpose, Spoken, Versions, forgotten};
 use super::network::Network;
+use super::secure::PeerSecurity;
 use crate::data_dir::{DataDir, Identity};
 use crate::engine::{Engine, Member};
 use crate::{Config, NodeId};
@@ -57,7 +58,7 @@ fn decide(ours: Identity, peers: &BTreeMap<NodeId, String>, answers: &BTreeMap<N
     let identity =
         |node: &NodeId| answers.get(node).map_or(ours.identity, |answers| answers.identity.identity);
     let member = |(node, address): (&NodeId, &String)| {
-        (*node, Member { address: address.clone(), identity: identity(node) })
+        (*node, Member { address: address.clone(), identity: identity(node), key: None })
     };
     Step::Found(peers.iter().map(member).collect())
 }
@@ -82,6 +83,7 @@ pub(crate) async fn form(
         let ours = directory.identity();
         let mut answers = BTreeMap::new();
         for (node, address) in config.peers.iter().filter(|(node, _)| **node != ours.node) {
+            let network = (network, &config.security);
             match probe(network, (ours, config.versions), *node, address, config.timing.election_max).await {
                 Ok((answer, versions)) => {
                     spoken.receive(*node, versions);
@@ -122,24 +124,30 @@ pub(crate) async fn form(
     Ok(())
 }
 
+fn not_the_node(address: &str, found: NodeId, node: NodeId) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{address} is node {found}, not node {node}"))
+}
+
 /// Asks one peer who it is.
 pub(crate) async fn probe(
-    network: &dyn Network,
+    (network, security): (&dyn Network, &PeerSecurity),
     (ours, versions): (Identity, Versions),
     node: NodeId,
     address: &str,
     patience: Duration,
 ) -> io::Result<(PeerAnswer, Versions)> {
     let ask = async {
-        let mut stream = network.connect(address).await?;
+        let (mut stream, proof) = security.connect(network, address).await?;
+        if let Some(proof) = proof.filter(|proof| proof.node != node) {
+            return Err(not_the_node(address, proof.node, node));
+        }
         Hello::new(Purpose::Probe, ours, node, versions).send(&mut stream).await?;
         Hello::receive(&mut FrameReader::new(stream)).await
     };
     let answer =
         tokio::time::timeout(patience, ask).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     if answer.from.node != node {
-        let message = format!("{address} is node {}, not node {node}", answer.from.node);
-        return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        return Err(not_the_node(address, answer.from.node, node));
     }
     let answers =
         PeerAnswer { identity: answer.from, remembered: answer.remembered, refusal: answer.refusal };

@@ -65,9 +65,9 @@ fn body(frame: &Frame) {
         kind::SNAPSHOT_BEGIN | kind::SNAPSHOT_END => {
             same(body, message::decode_bare_vote, message::encode_bare_vote);
         }
-        kind::KNOWS => {
-            same(body, message::decode_knows, |(node, identity)| message::encode_knows(*node, *identity))
-        }
+        kind::KNOWS => same(body, message::decode_knows, |(node, identity, key)| {
+            message::encode_knows(*node, *identity, *key)
+        }),
         kind::SNAPSHOT_PIECE => drop(message::decode_piece(body)),
         // The asking side knows which answer it waits for; here it could be any.
         kind::ANSWER => {

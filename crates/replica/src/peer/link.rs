@@ -5,6 +5,7 @@ use super::handshake::Purpose;
 use super::memory::Memory;
 use super::message::{self, kind};
 use super::network::Network;
+use super::secure::PeerSecurity;
 use crate::NodeId;
 use crate::alarm::Alarm;
 use crate::config::{Execution, RaftTiming};
@@ -32,6 +33,7 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tenure_tls::KeyHash;
 use tokio::time::Instant;
 
 /// How long a commit notice may wait for the next entry, with which it costs no message of its own.
@@ -49,6 +51,7 @@ pub(crate) struct Links(Arc<Shared>);
 
 struct Shared {
     network: Arc<dyn Network>,
+    security: PeerSecurity,
     directory: Arc<DataDir>,
     memory: Memory,
     execution: Execution,
@@ -66,7 +69,7 @@ struct Peer {
 
 impl Links {
     pub fn new(
-        network: Arc<dyn Network>,
+        (network, security): (Arc<dyn Network>, PeerSecurity),
         directory: Arc<DataDir>,
         memory: Memory,
         timing: RaftTiming,
@@ -75,6 +78,7 @@ impl Links {
     ) -> Self {
         Self(Arc::new(Shared {
             network,
+            security,
             directory,
             memory,
             execution,
@@ -102,11 +106,12 @@ impl Links {
     /// The channels to a member; new ones if it has moved.
     fn peer(&self, node: NodeId, member: &Member) -> Peer {
         let mut peers = self.0.peers.lock();
-        if let Some(peer) = peers.get(&node).filter(|peer| peer.member == *member) {
+        if let Some(peer) = peers.get(&node).filter(|peer| is_there(&peer.member, member)) {
             return peer.clone();
         }
         let target = Target {
             network: self.0.network.clone(),
+            security: self.0.security.clone(),
             directory: self.0.directory.clone(),
             memory: self.0.memory.clone(),
             node,
@@ -161,8 +166,9 @@ impl Links {
         members: impl Iterator<Item = (&'a NodeId, &'a Member)>,
         node: NodeId,
         identity: u128,
+        key: Option<KeyHash>,
     ) -> bool {
-        let about = message::encode_knows(node, identity);
+        let about = message::encode_knows(node, identity, key);
         let ask = |(asked, member): (&NodeId, &Member)| {
             self.peer(*asked, member).consensus.call(kind::KNOWS, about.clone(), 2 * self.0.patience)
         };
@@ -193,6 +199,11 @@ impl Links {
     pub fn close(&self) {
         self.0.peers.lock().clear();
     }
+}
+
+/// Whether a member is where it was. Its key may have been entered since: whoever connects next reads it anew.
+fn is_there(known: &Member, member: &Member) -> bool {
+    (&known.address, known.identity) == (&member.address, member.identity)
 }
 
 impl RaftNetworkFactory<Types> for Links {
@@ -667,7 +678,7 @@ mod tests {
         let timing = RaftTiming::default();
         let low_latency = LowLatency::new(LowLatencyOptions::default(), Execution::Threads);
         let mut links = Links::new(
-            Arc::new(NoNetwork),
+            (Arc::new(NoNetwork), PeerSecurity::Off),
             Arc::new(directory),
             memory,
             timing,
@@ -679,7 +690,7 @@ mod tests {
             low_latency.observe(|followers| followers.sent(node, now));
             low_latency.observe(|followers| followers.answered(node, SHORT, None));
         }
-        let member = Member { address: "nowhere".into(), identity: 1 };
+        let member = Member { address: "nowhere".into(), identity: 1, key: None };
         let mut heartbeats = links.new_heartbeat_client(2, &member).await;
         let mut appends = links.new_client(2, &member).await;
         for (client, counted_on) in [(&mut heartbeats, true), (&mut appends, false)] {

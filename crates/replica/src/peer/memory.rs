@@ -13,8 +13,10 @@ use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::metrics::RaftServerMetrics;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, OnceLock};
+use tenure_tls::{KeyHash, PeerProof};
 use tokio::sync::watch;
 
 /// The engine's word on who leads and who belongs.
@@ -31,7 +33,12 @@ pub(crate) struct Memory {
     /// Known as soon as there is an engine.
     members: Arc<OnceLock<Members>>,
     failed: watch::Sender<Option<String>>,
+    /// What members have proved, with the identity under which they did.
+    proofs: Proofs,
 }
+
+/// The key that each member has proved last, together with its identity.
+pub(crate) type Proofs = watch::Sender<BTreeMap<NodeId, (u128, KeyHash)>>;
 
 impl Memory {
     pub fn new(
@@ -40,7 +47,8 @@ impl Memory {
         store: SnapshotStore,
         failed: watch::Sender<Option<String>>,
     ) -> Self {
-        Self { spoken, log, store, seen: Arc::default(), members: Arc::default(), failed }
+        let proofs = watch::Sender::default();
+        Self { spoken, log, store, seen: Arc::default(), members: Arc::default(), failed, proofs }
     }
 
     /// From now on it is known who votes and who leads.
@@ -51,6 +59,23 @@ impl Memory {
 
     pub(super) fn members(&self) -> Option<&Members> {
         self.members.get()
+    }
+
+    /// A member that came with the identity that the membership remembers has proved a key.
+    pub fn proved(&self, node: NodeId, identity: u128, proof: Option<PeerProof>) {
+        let Some(PeerProof { key, .. }) = proof else { return };
+        self.proofs.send_if_modified(|proofs| proofs.insert(node, (identity, key)) != Some((identity, key)));
+    }
+
+    /// What members have proved.
+    pub fn proofs(&self) -> &Proofs {
+        &self.proofs
+    }
+
+    /// The key that the membership names for a node.
+    pub fn key_of(&self, node: NodeId) -> Option<KeyHash> {
+        let metrics = self.members.get()?.borrow_watched();
+        metrics.membership_config.membership().get_node(&node)?.key
     }
 
     /// How far this node's log reaches. A snapshot that was installed counts before the log is cut behind it.

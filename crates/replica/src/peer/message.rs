@@ -10,6 +10,7 @@ use openraft::raft::{
     VoteResponse,
 };
 use std::io;
+use tenure_tls::KeyHash;
 
 /// What a call asks for. The numbers are on the wire.
 pub(crate) mod kind {
@@ -219,16 +220,27 @@ pub(crate) fn decode_bare_vote(input: Bytes) -> io::Result<VoteOf<Types>> {
 }
 
 /// Who is asked about: its number and its identity.
-pub(crate) fn encode_knows(node: NodeId, identity: u128) -> Bytes {
-    let mut output = Vec::with_capacity(24);
+pub(crate) fn encode_knows(node: NodeId, identity: u128, key: Option<KeyHash>) -> Bytes {
+    let mut output = Vec::with_capacity(56);
     output.put_u64_le(node);
     output.put_u128_le(identity);
+    // Asked of members that speak TLS as well: all of them read it.
+    output.extend(key.iter().flat_map(|key| key.0));
     output.into()
 }
 
-pub(crate) fn decode_knows(input: Bytes) -> io::Result<(NodeId, u128)> {
+pub(crate) fn decode_knows(input: Bytes) -> io::Result<(NodeId, u128, Option<KeyHash>)> {
     whole(input, |input| {
-        let mut read = || -> Read<_> { Ok((input.try_get_u64_le()?, input.try_get_u128_le()?)) };
+        let mut read = || -> Read<_> {
+            let (node, identity) = (input.try_get_u64_le()?, input.try_get_u128_le()?);
+            let mut key = None;
+            if !input.is_empty() {
+                let mut hash = [0; 32];
+                input.try_copy_to_slice(&mut hash)?;
+                key = Some(KeyHash(hash));
+            }
+            Ok((node, identity, key))
+        };
         read().map_err(malformed)
     })
 }
@@ -295,7 +307,9 @@ mod tests {
         let transfer = TransferLeaderRequest::new(vote(), 7, Some(id(1, 2)));
         assert_eq!(decode_transfer(encode_transfer(&transfer)).unwrap(), transfer);
         assert_eq!(decode_bare_vote(encode_bare_vote(&vote())).unwrap(), vote());
-        assert_eq!(decode_knows(encode_knows(7, 1 << 100)).unwrap(), (7, 1 << 100));
+        for key in [None, Some(KeyHash([9; 32]))] {
+            assert_eq!(decode_knows(encode_knows(7, 1 << 100, key)).unwrap(), (7, 1 << 100, key));
+        }
         assert_eq!(decode_piece(encode_piece(5, b"abc")).unwrap(), (5, Bytes::from_static(b"abc")));
     }
 }

@@ -10,6 +10,7 @@ use super::network::{ForwardHandler, Listener, Stream};
 use super::pipeline::Pipeline;
 use super::places::Places;
 use super::receiving::Receiving;
+use super::secure::PeerSecurity;
 use super::standing::{Known, Standing};
 use crate::NodeId;
 use crate::config::Execution;
@@ -26,6 +27,7 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use tenure_tls::PeerProof;
 use tokio::io::{AsyncWriteExt, BufWriter, WriteHalf};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio::time::Instant;
@@ -54,6 +56,7 @@ pub(crate) struct Host {
     pub handler: Arc<RwLock<Option<Arc<dyn ForwardHandler>>>>,
     /// The numbers that this node was started with.
     pub named: BTreeSet<NodeId>,
+    pub security: PeerSecurity,
 }
 
 /// Accepts connections for as long as the returned task is not aborted.
@@ -147,17 +150,22 @@ async fn serve(
     place: &Place,
     asked_about: &Semaphore,
 ) -> io::Result<()> {
-    let (reader, writer) = tokio::io::split(stream);
-    let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
     let shake = async {
+        let (stream, proof) = host.security.accept(stream).await?;
+        let (reader, writer) = tokio::io::split(stream);
+        let (mut reader, mut writer) = (FrameReader::new(reader), BufWriter::with_capacity(64 << 10, writer));
         let hello = Hello::receive(&mut reader).await?;
-        let standing = host.standing_asked(&hello, asked_about).await;
+        let standing = host.standing_asked(&hello, proof, asked_about).await;
         let (answer, welcome) = host.greet(&hello, standing);
         answer.send(&mut writer).await?;
-        io::Result::Ok((hello, welcome))
+        if welcome && standing == Standing::Member {
+            host.memory.proved(hello.from.node, hello.from.identity, proof);
+        }
+        io::Result::Ok((hello, proof, welcome, reader, writer))
     };
     let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
-    let (hello, welcome) = tokio::time::timeout(HANDSHAKE_MAX, shake).await.map_err(timed_out)??;
+    let shaken = tokio::time::timeout(HANDSHAKE_MAX, shake).await.map_err(timed_out)?;
+    let (hello, proof, welcome, mut reader, writer) = shaken?;
     if !welcome || hello.purpose == Purpose::Probe {
         return Ok(());
     }
@@ -165,6 +173,7 @@ async fn serve(
     let (answers, queued) = mpsc::unbounded_channel();
     let mut connection = Connection {
         from: hello.from,
+        proof,
         believed: None,
         answers: Answers(answers),
         pipeline: None,
@@ -217,8 +226,9 @@ impl Host {
     /// Our answer to a hello: who we are, whom we remember, and whether we object; and whether we go on talking.
     fn greet(&self, hello: &Hello, standing: Standing) -> (Hello, bool) {
         let (ours, from) = (self.directory.identity(), hello.from);
-        let mut answer = Hello::new(hello.purpose, standing.told(ours), from.node, self.memory.spoken.own());
-        answer.remembered = standing.told_of_itself(from);
+        let mut answer =
+            Hello::new(hello.purpose, standing.identity_shown(ours), from.node, self.memory.spoken.own());
+        answer.remembered = standing.own_identity_shown(from);
         let remembered = self.member(from.node).map(|member| member.identity);
         let objection = hello.objection(ours, self.memory.spoken.own(), remembered);
         let objection = objection.or_else(|| self.memory.spoken.disagreement(hello));
@@ -252,23 +262,30 @@ impl Host {
     }
 
     /// Who a speaker is to this node.
-    fn standing(&self, from: Identity) -> Standing {
+    fn standing(&self, from: Identity, proof: Option<PeerProof>) -> Standing {
         let metrics = self.engine.server_metrics();
         let membership = metrics.borrow_watched().membership_config.clone();
+        let member = membership.membership().get_node(&from.node);
         let known = Known {
-            remembered: membership.membership().get_node(&from.node).map(|member| member.identity),
+            remembered: member.map(|member| member.identity),
+            key: member.and_then(|member| member.key),
             removed: self.removed.contains(from.node),
             forming: membership.membership().nodes().next().is_none(),
             named: self.named.contains(&from.node),
         };
-        Standing::of(from, known)
+        Standing::of(from, proof, known)
     }
 
     /// The same, after asking the members about one that this node does not know. A membership is entered before its
     /// newcomers speak, and a majority of those before them has it: so whoever belongs is known to a member that this
     /// node knows, unless all of them are gone. Only who knows the cluster and this node is asked about.
-    async fn standing_asked(&self, hello: &Hello, asked_about: &Semaphore) -> Standing {
-        let (ours, standing) = (self.directory.identity(), self.standing(hello.from));
+    async fn standing_asked(
+        &self,
+        hello: &Hello,
+        proof: Option<PeerProof>,
+        asked_about: &Semaphore,
+    ) -> Standing {
+        let (ours, standing) = (self.directory.identity(), self.standing(hello.from, proof));
         let in_the_know = ours.cluster.is_some()
             && hello.from.cluster == ours.cluster
             && hello.remembered == Some(ours.identity);
@@ -279,7 +296,8 @@ impl Host {
         let metrics = self.engine.server_metrics();
         let membership = metrics.borrow_watched().membership_config.membership().clone();
         let others = membership.nodes().filter(|(node, _)| **node != ours.node);
-        match self.links.is_known_to(others, hello.from.node, hello.from.identity).await {
+        let key = proof.map(|proof| proof.key);
+        match self.links.is_known_to(others, hello.from.node, hello.from.identity, key).await {
             true => Standing::Vouched,
             false => standing,
         }
@@ -297,6 +315,7 @@ impl Host {
 struct Connection {
     host: Arc<Host>,
     from: Identity,
+    proof: Option<PeerProof>,
     /// The term that was last found to be plausible.
     believed: Option<u64>,
     answers: Answers,
@@ -386,7 +405,7 @@ impl Connection {
             }
             kind::FORWARD => {
                 // Asked each time: a connection outlives the membership of whoever opened it.
-                if !self.host.standing(self.from).may_forward() {
+                if !self.host.standing(self.from, self.proof).may_forward() {
                     let refusal = format!("node {} is no member, and only members forward", self.from.node);
                     self.answers.send(call, kind::FAILED, refusal.into());
                     return Ok(());
@@ -402,9 +421,10 @@ impl Connection {
             }
             kind::PING => self.answers.send(call, kind::ANSWER, Bytes::new()),
             kind::KNOWS => {
-                let (node, identity) = message::decode_knows(body)?;
+                let (node, identity, key) = message::decode_knows(body)?;
                 let asked = Identity { node, identity, cluster: None };
-                let known = self.host.standing(asked) == Standing::Member;
+                let proof = key.map(|key| PeerProof { node, key });
+                let known = self.host.standing(asked, proof) == Standing::Member;
                 self.answers.send(call, kind::ANSWER, vec![known.into()].into());
             }
             kind::REACH => {
@@ -435,7 +455,8 @@ impl Connection {
         let Some(cluster) = self.from.cluster else { return Ok(()) };
         let ours = self.host.directory.identity();
         let joins = ours.cluster.is_none()
-            && [ours, self.from].iter().all(|node| self.host.standing(*node) == Standing::Member);
+            && self.host.standing(ours, None) == Standing::Member
+            && self.host.standing(self.from, self.proof) == Standing::Member;
         if joins {
             self.host.directory.join(cluster)?;
         }

@@ -1,13 +1,16 @@
-//! Who a speaker is to this node: what it is told, and what it may do.
+//! Who a speaker is to this node: what this node shows it, and what it may do.
 //!
 //! Pure. The membership decides. Without TLS a speaker proves itself only by the identity of its data directory and by
-//! the cluster's id, which are therefore told to members alone; a node that waits for its cluster tells its identity to
+//! the cluster's id, which are therefore shown to members alone; a node that waits for its cluster shows its identity to
 //! whom it was started with, because founding needs it.
+//! With TLS a speaker has also proved a number and a key: the number
+//! must be the one that it speaks under, and the key that of the membership, once that names one.
 
 use super::handshake::Hello;
 use crate::NodeId;
 use crate::data_dir::Identity;
 use crate::engine::was_removed;
+use tenure_tls::{KeyHash, PeerProof};
 
 /// How far the term of a peer may be ahead of ours. No cluster gets there by elections, and a term never goes back.
 const TERM_JUMP_MAX: u64 = 1 << 32;
@@ -17,6 +20,8 @@ const TERM_JUMP_MAX: u64 = 1 << 32;
 pub(crate) struct Known {
     /// The identity that the membership names for it.
     pub remembered: Option<u128>,
+    /// The key that the membership names for it.
+    pub key: Option<KeyHash>,
     /// Whether it was a member and is none any more.
     pub removed: bool,
     /// Whether this node has no membership yet.
@@ -32,6 +37,10 @@ pub(crate) enum Standing {
     Member,
     /// The membership names this number with another identity.
     OtherDirectory,
+    /// The membership names this number with another key.
+    OtherKey,
+    /// Its certificate is that of another number.
+    OtherNumber,
     /// This number was removed.
     Removed,
     /// There is no membership yet, and this node was started with the number: it may be who founds the cluster, or
@@ -46,7 +55,14 @@ pub(crate) enum Standing {
 }
 
 impl Standing {
-    pub fn of(from: Identity, known: Known) -> Self {
+    /// Of one that has said who it is, and has proved something if there is TLS.
+    pub fn of(from: Identity, proof: Option<PeerProof>, known: Known) -> Self {
+        if proof.is_some_and(|proof| proof.node != from.node) {
+            return Self::OtherNumber;
+        }
+        if known.key.zip(proof).is_some_and(|(key, proof)| key != proof.key) {
+            return Self::OtherKey;
+        }
         match known {
             Known { remembered: Some(remembered), .. } if remembered == from.identity => Self::Member,
             Known { remembered: Some(_), .. } => Self::OtherDirectory,
@@ -68,16 +84,16 @@ impl Standing {
     }
 
     /// What this node says of itself. Others learn that there is a cluster, and nothing else.
-    pub fn told(self, ours: Identity) -> Identity {
+    pub fn identity_shown(self, ours: Identity) -> Identity {
         match self {
             Self::Member | Self::Vouched | Self::Expected => ours,
             _ => Identity { identity: 0, cluster: ours.cluster.map(|_| 0), ..ours },
         }
     }
 
-    /// Which identity it is told that the membership names for it. Who comes with another one learns that it is
+    /// The identity that it learns to be its own in the membership. Who comes with another one learns that it is
     /// another one, not which.
-    pub fn told_of_itself(self, from: Identity) -> Option<u128> {
+    pub fn own_identity_shown(self, from: Identity) -> Option<u128> {
         match self {
             Self::Member => Some(from.identity),
             Self::OtherDirectory => Some(!from.identity),
@@ -90,6 +106,11 @@ impl Standing {
         let node = hello.from.node;
         match self {
             Self::Removed => Some(was_removed(node)),
+            Self::OtherKey => Some(other_key(node)),
+            Self::OtherNumber => Some(format!(
+                "the certificate is that of another node than node {node}: each node is started with a number of its own, and \
+                 its certificate names that"
+            )),
             Self::Unexpected => Some(format!(
                 "node {ours} waits for its cluster and was not started with the address of node {node}: start it again with \
                  the addresses of all members in --peers"
@@ -103,6 +124,15 @@ impl Standing {
             _ => None,
         }
     }
+}
+
+/// What a node is told whose key is not the one that its cluster knows.
+pub(crate) fn other_key(node: NodeId) -> String {
+    format!(
+        "node {node} is known to the cluster with another key. Bring the file node.key of its data directory back; or \
+         remove node {node} from the cluster and add it again with an empty data directory under a number that was never \
+         used"
+    )
 }
 
 /// Whether a term can be true, `ours` being our own.
@@ -119,7 +149,7 @@ mod tests {
     const FROM: Identity = Identity { node: 2, identity: 20, cluster: Some(7) };
 
     fn standing(known: Known) -> Standing {
-        Standing::of(FROM, known)
+        Standing::of(FROM, None, known)
     }
 
     #[test]
@@ -134,28 +164,57 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_is_known_is_required_and_a_number_is_never_borrowed() {
+        let (ours, other) = (KeyHash([1; 32]), KeyHash([2; 32]));
+        let proves = |node, key| Some(PeerProof { node, key });
+        let known = Known { remembered: Some(20), key: Some(ours), ..Known::default() };
+        assert_eq!(Standing::of(FROM, proves(2, ours), known), Standing::Member);
+        assert_eq!(Standing::of(FROM, proves(2, other), known), Standing::OtherKey);
+        assert_eq!(Standing::of(FROM, proves(3, ours), known), Standing::OtherNumber);
+        let unknown_key = Known { key: None, ..known };
+        assert_eq!(
+            Standing::of(FROM, proves(2, other), unknown_key),
+            Standing::Member,
+            "it has proved none yet"
+        );
+        let wiped = Known { remembered: Some(21), ..known };
+        assert_eq!(Standing::of(FROM, proves(2, ours), wiped), Standing::OtherDirectory);
+        let removed = Known { removed: true, ..Known::default() };
+        assert_eq!(
+            Standing::of(FROM, proves(2, ours), removed),
+            Standing::Removed,
+            "the root's word is not enough"
+        );
+        let forming = Known { forming: true, named: true, ..Known::default() };
+        assert_eq!(Standing::of(FROM, proves(3, ours), forming), Standing::OtherNumber);
+        assert_eq!(Standing::of(FROM, proves(2, ours), forming), Standing::Expected);
+    }
+
+    #[test]
     fn only_members_forward_and_only_who_may_belong_speaks() {
         let all = [
             (Standing::Member, true, true),
             (Standing::Vouched, true, false),
             (Standing::Expected, true, false),
             (Standing::OtherDirectory, false, false),
+            (Standing::OtherKey, false, false),
+            (Standing::OtherNumber, false, false),
             (Standing::Removed, false, false),
             (Standing::Unexpected, false, false),
             (Standing::Stranger, false, false),
         ];
         for (standing, speaks, forwards) in all {
             assert_eq!((standing.may_speak(), standing.may_forward()), (speaks, forwards), "{standing:?}");
-            let told = standing.told(OURS);
-            assert_eq!(told == OURS, speaks, "{standing:?}");
-            assert!(told.cluster.is_some(), "that there is a cluster is no secret: {standing:?}");
+            let shown = standing.identity_shown(OURS);
+            assert_eq!(shown == OURS, speaks, "{standing:?}");
+            assert!(shown.cluster.is_some(), "that there is a cluster is no secret: {standing:?}");
             if !speaks {
-                assert_eq!((told.identity, told.cluster), (0, Some(0)));
+                assert_eq!((shown.identity, shown.cluster), (0, Some(0)));
             }
-            assert_ne!(standing.told_of_itself(FROM), Some(OURS.identity));
+            assert_ne!(standing.own_identity_shown(FROM), Some(OURS.identity));
         }
-        assert_eq!(Standing::Member.told_of_itself(FROM), Some(20));
-        assert_eq!(Standing::OtherDirectory.told_of_itself(FROM), Some(!20), "not which one it is");
+        assert_eq!(Standing::Member.own_identity_shown(FROM), Some(20));
+        assert_eq!(Standing::OtherDirectory.own_identity_shown(FROM), Some(!20), "not which one it is");
     }
 
     #[test]

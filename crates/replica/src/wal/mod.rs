@@ -3,7 +3,7 @@
 //! *What is written.* Segments (`segment`) hold frames (`frame`); a frame holds all records (`record`) that
 //! one sync covers. The writer starts a frame only after the sync of the frame before it has returned, so **a
 //! valid frame proves that everything before it was synced**. That is how recovery (`recovery`) tells a torn
-//! tail, which nobody was ever told about and which is cut, from a damaged middle, which held acknowledged
+//! tail, which was never acknowledged and is cut, from a damaged middle, which held acknowledged
 //! entries and is refused. A small file (`synced`) says how far the log was synced, so that a tail, or a
 //! segment, that the disk has lost is not taken for a torn one.
 //!

@@ -76,7 +76,7 @@ fn a_damaged_middle_is_refused_wherever_the_damage_is() {
     }
 }
 
-/// A damaged version number was taken for that of a newer program, and nobody was told what else to do.
+/// A damaged version number was taken for that of a newer program, and the message did not say what else to do.
 #[test]
 fn a_damaged_header_says_how_to_rejoin() {
     let name = &segments(&written(3, small()))[0];

@@ -5,7 +5,9 @@ use super::{Ledger, entries, propose};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tenure_replica::{Config, LeaderTerm, LowLatencyOptions, NodeId, Replica, SimDisk};
+use tenure_clock::{Clock, SystemClock};
+use tenure_replica::{Config, LeaderTerm, LowLatencyOptions, NodeId, PeerSecurity, Replica, SimDisk, Status};
+use tenure_tls::{NodeKey, PeerTls, Root};
 
 /// Far more than anything here takes; a test that runs into it has failed.
 pub const LONG: Duration = Duration::from_secs(20);
@@ -18,6 +20,33 @@ pub struct Cluster {
     pub tune: fn(&mut Config),
     /// Whom the leader believes to serve.
     pub clients: Clients,
+    /// How each node secures its connections, if it does.
+    pub secured: Option<Secured>,
+}
+
+/// The root of a cluster, the key of each of its nodes, and how they use it.
+pub struct Secured {
+    pub root: Root,
+    pub keys: BTreeMap<NodeId, NodeKey>,
+    pub mode: fn(PeerTls) -> PeerSecurity,
+}
+
+impl Secured {
+    pub fn new(mode: fn(PeerTls) -> PeerSecurity) -> Self {
+        let text = Root::generate(SystemClock.wall()).expect("a root");
+        Self { root: Root::parse(text.as_bytes()).expect("it is read"), keys: BTreeMap::new(), mode }
+    }
+
+    /// The key of a node, the same for ever.
+    pub fn key(&mut self, node: NodeId) -> NodeKey {
+        self.keys.entry(node).or_insert_with(|| NodeKey::generate().expect("a key")).clone()
+    }
+
+    fn apply(&mut self, config: &mut Config) {
+        let key = self.key(config.node);
+        let tls = PeerTls::new(&self.root, config.node, &key, SystemClock.wall()).expect("TLS");
+        (config.key, config.security) = (Some(key.hash()), (self.mode)(tls));
+    }
 }
 
 /// Who is served.
@@ -50,7 +79,34 @@ impl Cluster {
     pub fn new(size: u64, tune: fn(&mut Config)) -> Self {
         let peers = (1..=size).map(|node| (node, address(node))).collect();
         let (switch, disks, nodes) = (Switch::default(), BTreeMap::new(), BTreeMap::new());
-        Self { switch, peers, disks, nodes, tune, clients: Clients::Several }
+        Self { switch, peers, disks, nodes, tune, clients: Clients::Several, secured: None }
+    }
+
+    /// A cluster whose nodes secure their connections, and know each other by their keys.
+    pub async fn secured(size: u64, mode: fn(PeerTls) -> PeerSecurity) -> Self {
+        let mut cluster = Self::new(size, |_| ());
+        cluster.secured = Some(Secured::new(mode));
+        for node in 1..=size {
+            cluster.start(node).await;
+        }
+        cluster.until_keys_are_known().await;
+        cluster
+    }
+
+    /// Waits until every node knows the key of every member.
+    pub async fn until_keys_are_known(&self) {
+        let knows = |status: Status| {
+            status.key.is_some()
+                && !status.voters.is_empty()
+                && status.peers.iter().all(|peer| peer.key.is_some())
+        };
+        self.until(|| self.nodes.values().all(|node| knows(node.status()))).await;
+    }
+
+    /// Stops a node in good order, and starts it again.
+    pub async fn restart(&mut self, node: NodeId) {
+        self.nodes.remove(&node).expect("it is running").shutdown().await;
+        self.start(node).await;
     }
 
     /// A cluster whose nodes are started in their order.
@@ -66,6 +122,9 @@ impl Cluster {
         let disk = self.disks.entry(node).or_default().clone();
         let mut config = Config::member(node, self.peers.clone());
         (self.tune)(&mut config);
+        if let Some(secured) = &mut self.secured {
+            secured.apply(&mut config);
+        }
         let network = self.switch.port(node);
         let replica = Replica::start(config, Arc::new(disk), network, Ledger::default()).await;
         self.nodes.insert(node, replica.expect("the node starts"));

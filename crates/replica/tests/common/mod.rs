@@ -3,6 +3,7 @@
 #![allow(dead_code)] // each test binary uses its own part
 
 pub mod cluster;
+pub mod intruder;
 pub mod stranger;
 pub mod wires;
 

@@ -87,7 +87,12 @@ impl Stranger {
         address: &str,
         greeting: &Greeting,
     ) -> io::Result<(Self, Greeting)> {
-        let mut this = Self::connect(network, address).await?;
+        Self::greet_on(network.connect(address).await?, greeting).await
+    }
+
+    /// The same on a connection that was made already.
+    pub async fn greet_on(stream: Box<dyn Stream>, greeting: &Greeting) -> io::Result<(Self, Greeting)> {
+        let mut this = Self(stream);
         this.send(0, 0, &greeting.bytes()).await?;
         let (_, answer) = this.receive().await?;
         Ok((this, Greeting::read(&answer)))

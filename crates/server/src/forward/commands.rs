@@ -5,7 +5,7 @@
 //! time limit and gets its own answer. Opens have a queue and messages of their own: no flood of anything
 //! else delays one, or has one refused.
 //!
-//! What each command is told is true of that command alone:
+//! The answer to each command is true of that command alone:
 //!
 //! - refused here, or too old before its message was made: nothing was sent, so nothing was applied;
 //! - its message did not leave this node: nothing was applied;

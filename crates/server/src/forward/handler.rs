@@ -12,6 +12,7 @@ use tenure_replica::{ForwardHandler, NodeId};
 use tenure_wire::{ForwardFailure, Forwarded, ForwardedReply};
 use tokio::sync::oneshot;
 
+use super::RenewalBatch;
 use crate::failure::Failure;
 use crate::node::{Node, Submission};
 
@@ -71,7 +72,12 @@ async fn answer(node: &Node, version: FormatVersion, request: Forwarded) -> Forw
             let each = answers.into_iter().map(|answer| answer.map_err(ForwardFailure::from));
             Ok(ForwardedReply::Answers(each.collect()))
         }
-        Forwarded::Renewals(renewals) => node.renew_here(renewals).await.map(ForwardedReply::Renewals),
+        Forwarded::Renewals(renewals) => {
+            node.renew_proved(RenewalBatch::unproved(renewals)).await.map(ForwardedReply::Renewals)
+        }
+        Forwarded::ProvedRenewals { renewals, proofs } => {
+            node.renew_proved(RenewalBatch { renewals, proofs }).await.map(ForwardedReply::Renewals)
+        }
         Forwarded::ReadIndex => node.read_index_here().await.map(ForwardedReply::ReadIndex),
         Forwarded::Administer(request) => {
             Ok(ForwardedReply::Administered(node.administer_here(&request).await))

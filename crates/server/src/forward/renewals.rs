@@ -1,4 +1,4 @@
-//! Renewals on their way from a follower to its leader: everything that comes together while one message is
+//! Renewals on their way from a follower to its leader: whatever gathers while one message is
 //! being made goes into the next one.
 
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use tenure_clock::Clock;
-use tenure_core::{Moment, Renewal, RenewalAnswer};
+use tenure_core::{FormatVersion, Moment, Renewal, RenewalAnswer};
 use tenure_replica::{Agreed, NodeId, Replica};
 use tenure_wire::{Forwarded, ForwardedReply};
 use tokio::sync::{mpsc, oneshot};
@@ -52,9 +52,37 @@ impl Drop for Counted {
     }
 }
 
+/// Renewals of sessions whose ids this node has checked, and what shows the leader that it knows them.
+pub(crate) struct RenewalBatch {
+    pub renewals: Vec<Renewal>,
+    /// One for each, in the same order; none under format version 1.
+    pub proofs: Vec<u64>,
+}
+
+impl RenewalBatch {
+    /// As format version 1 has them.
+    pub fn unproved(renewals: Vec<Renewal>) -> RenewalBatch {
+        RenewalBatch { renewals, proofs: Vec::new() }
+    }
+
+    fn is_proved(&self) -> bool {
+        !self.proofs.is_empty()
+    }
+
+    /// The message, and the version that it is written in.
+    fn request(self, agreed: FormatVersion) -> (FormatVersion, Forwarded) {
+        let RenewalBatch { renewals, proofs } = self;
+        if proofs.is_empty() {
+            // Whatever was agreed on meanwhile: the version says that there are no proofs.
+            return (FormatVersion::V1, Forwarded::Renewals(renewals));
+        }
+        (agreed.max(FormatVersion::V2), Forwarded::ProvedRenewals { renewals, proofs })
+    }
+}
+
 /// Renewals of one caller on their way.
 struct Parcel {
-    renewals: Vec<Renewal>,
+    batch: RenewalBatch,
     received: Moment,
     to: NodeId,
     reply: Replier,
@@ -80,11 +108,11 @@ impl RenewalQueue {
     }
 
     /// Queues renewals. An error if nothing of them will be sent.
-    pub fn put(&self, to: NodeId, renewals: Vec<Renewal>, reply: Replier) -> Result<(), Failure> {
-        let many = renewals.len();
+    pub fn put(&self, to: NodeId, batch: RenewalBatch, reply: Replier) -> Result<(), Failure> {
+        let many = batch.renewals.len();
         let before = self.counts.unanswered.fetch_add(many, Relaxed);
         let counted = Counted { counts: self.counts.clone(), many };
-        let parcel = Parcel { renewals, received: self.clock.now(), to, reply, counted };
+        let parcel = Parcel { batch, received: self.clock.now(), to, reply, counted };
         let queued = match before + many > self.unanswered_max && before > 0 {
             true => Err(mpsc::error::TrySendError::Full(parcel)),
             false => self.parcels.try_send(parcel),
@@ -114,9 +142,9 @@ async fn carry(
     while let Some(first) = parcels.recv().await {
         let waiting = std::iter::once(first).chain(std::iter::from_fn(|| parcels.try_recv().ok()));
         let Some(load) = Load::pack(waiting, clock.now()) else { continue };
-        let (replica, version) = (replica.clone(), format(&agreed));
+        let (replica, agreed) = (replica.clone(), format(&agreed));
         tokio::spawn(async move {
-            let request = Forwarded::Renewals(load.renewals);
+            let (version, request) = load.batch.request(agreed);
             let outcome = match ask(&replica, load.to, version, &request, load.within).await {
                 Ok(ForwardedReply::Renewals(answers)) => Ok(answers),
                 Ok(other) => Err(failure(other)),
@@ -130,7 +158,7 @@ async fn carry(
 /// One message of renewals to the leader.
 struct Load {
     to: NodeId,
-    renewals: Vec<Renewal>,
+    batch: RenewalBatch,
     /// What is left until the oldest of them is too old.
     within: Duration,
     callers: WaitingCallers,
@@ -144,7 +172,7 @@ impl Load {
     /// nothing of his is sent.
     fn pack(mut parcels: impl Iterator<Item = Parcel>, now: Moment) -> Option<Load> {
         let mut load: Option<Load> = None;
-        while load.as_ref().is_none_or(|load| load.renewals.len() < RENEWALS_PER_MESSAGE_MAX)
+        while load.as_ref().is_none_or(|load| load.batch.renewals.len() < RENEWALS_PER_MESSAGE_MAX)
             && let Some(parcel) = parcels.next()
         {
             let left = NET.saturating_sub(now.longest_since(parcel.received));
@@ -154,18 +182,21 @@ impl Load {
             }
             let load = load.get_or_insert_with(|| Load {
                 to: parcel.to,
-                renewals: Vec::new(),
+                batch: RenewalBatch::unproved(Vec::new()),
                 within: left,
                 callers: WaitingCallers(Vec::new()),
             });
-            if parcel.to != load.to {
-                // The leader changed between two callers; the later one asks again.
+            let other_form =
+                !load.batch.renewals.is_empty() && parcel.batch.is_proved() != load.batch.is_proved();
+            if parcel.to != load.to || other_form {
+                // The leader or the format version changed between two callers; the later one asks again.
                 let _ = parcel.reply.send(Err(Failure::NoLeader { leader: None }));
                 continue;
             }
             load.within = load.within.min(left);
             load.callers.0.push((parcel.counted, parcel.reply));
-            load.renewals.extend(parcel.renewals);
+            load.batch.renewals.extend(parcel.batch.renewals);
+            load.batch.proofs.extend(parcel.batch.proofs);
         }
         load
     }
@@ -212,10 +243,10 @@ mod tests {
 
     fn parcel(session: u64, to: NodeId, received: Moment) -> (Parcel, Answered) {
         let (reply, answered) = oneshot::channel();
-        let renewals = vec![Renewal { session: SessionNumber::new(session), number: 1 }];
+        let batch = RenewalBatch::unproved(vec![Renewal { session: SessionNumber::new(session), number: 1 }]);
         let counts = Arc::new(Counts { unanswered: AtomicUsize::new(1), refused: AtomicU64::new(0) });
         let counted = Counted { counts, many: 1 };
-        (Parcel { renewals, received, to, reply, counted }, answered)
+        (Parcel { batch, received, to, reply, counted }, answered)
     }
 
     #[test]
@@ -223,7 +254,7 @@ mod tests {
         let (old, mut old_answer) = parcel(1, 2, at(0));
         let (young, mut young_answer) = parcel(2, 2, at(700));
         let load = Load::pack([old, young].into_iter(), at(1_000)).expect("the young one goes");
-        assert_eq!(load.renewals, [Renewal { session: SessionNumber::new(2), number: 1 }]);
+        assert_eq!(load.batch.renewals, [Renewal { session: SessionNumber::new(2), number: 1 }]);
         assert_eq!(load.within, Duration::from_millis(700), "what is left for the young one");
         assert!(matches!(old_answer.try_recv(), Ok(Err(Failure::Overloaded { .. }))), "nothing was applied");
         assert!(young_answer.try_recv().is_err(), "its answer is still to come");
@@ -241,7 +272,7 @@ mod tests {
         let (first, _first_answer) = parcel(1, 2, at(0));
         let (other, mut other_answer) = parcel(2, 3, at(0));
         let load = Load::pack([first, other].into_iter(), at(1)).expect("the first goes");
-        assert_eq!((load.to, load.renewals.len()), (2, 1));
+        assert_eq!((load.to, load.batch.renewals.len()), (2, 1));
         assert!(matches!(other_answer.try_recv(), Ok(Err(Failure::NoLeader { .. }))));
     }
 
@@ -259,7 +290,8 @@ mod tests {
         let (queue, mut parcels) = RenewalQueue::new(clock, 3);
         let put = |many: u64| {
             let renewal = |number| Renewal { session: SessionNumber::new(number), number: 1 };
-            queue.put(2, (0..many).map(renewal).collect(), oneshot::channel().0)
+            let batch = RenewalBatch::unproved((0..many).map(renewal).collect());
+            queue.put(2, batch, oneshot::channel().0)
         };
         assert_eq!((put(2), put(2)), (Ok(()), Err(Failure::overloaded())));
         assert_eq!((put(1), queue.numbers()), (Ok(()), (3, 1)));

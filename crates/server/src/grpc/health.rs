@@ -1,4 +1,4 @@
-//! `grpc.health.v1`: whether a leader is known and serves, asked when it is asked.
+//! `grpc.health.v1`: whether a leader is known and serves, checked at each request.
 
 use std::pin::Pin;
 use std::time::Duration;

@@ -36,6 +36,8 @@ const FILES: &[(&str, &str, &str)] = &[
     file!("/web/api.js", "api.js", SCRIPT),
     file!("/web/dom.js", "dom.js", SCRIPT),
     file!("/web/draw.js", "draw.js", SCRIPT),
+    file!("/web/logic/credential.js", "logic/credential.js", SCRIPT),
+    file!("/web/logic/stream.js", "logic/stream.js", SCRIPT),
     file!("/web/logic/words.js", "logic/words.js", SCRIPT),
     file!("/web/logic/metrics.js", "logic/metrics.js", SCRIPT),
     file!("/web/logic/leases.js", "logic/leases.js", SCRIPT),
@@ -46,6 +48,7 @@ const FILES: &[(&str, &str, &str)] = &[
     file!("/web/views/leases.js", "views/leases.js", SCRIPT),
     file!("/web/views/resource.js", "views/resource.js", SCRIPT),
     file!("/web/views/incident.js", "views/incident.js", SCRIPT),
+    file!("/web/views/signin.js", "views/signin.js", SCRIPT),
     file!("/web/views/tuner.js", "views/tuner.js", SCRIPT),
 ];
 

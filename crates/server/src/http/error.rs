@@ -1,5 +1,7 @@
 //! How a refusal or failure is reported over HTTP: the table is `tenure_wire`'s, this is its envelope.
 
+use std::sync::Arc;
+
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -21,7 +23,13 @@ impl IntoResponse for Refused {
         let code = error.code;
         let status = StatusCode::from_u16(code.http_status()).expect("the table has statuses");
         let retry_after = error.retry_after_ms.map(|millis| millis.div_ceil(1_000).max(1));
+        let about = Arc::new((*error.about).clone());
         let mut response = (status, Json(json::ErrorBody { error })).into_response();
+        response.extensions_mut().insert(about);
+        if code == Code::Unauthenticated {
+            let how = HeaderValue::from_static("Bearer realm=\"tenure\"");
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, how);
+        }
         if let Some(seconds) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }

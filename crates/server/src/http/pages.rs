@@ -36,7 +36,7 @@ pub(crate) async fn probe(
 }
 
 pub(crate) async fn metrics(api: Arc<Api>, context: CallContext, _: HttpRequest) -> Response {
-    let page = metrics::render(&api.node, &context.identity, &api.traffic);
+    let page = metrics::render(&api.node, &context.identity, &api.traffic, &api.callers);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], page).into_response()
 }
 

@@ -1,4 +1,4 @@
-//! How a request is read: its path, query, header and body, each refused in the same words.
+//! How a request is read: its path, query, header and body, each refused with the same error.
 
 use axum::body::Body;
 use axum::extract::Query;

@@ -1,15 +1,15 @@
 //! `GET /v1/sessions:events`: what happens to the caller's session, as server-sent events.
 //!
 //! These are hints, so that a holder with plain HTTP need not wait for its next renewal to learn of a grant, a notice
-//! or an end. Nothing may rely on them: what counts is the renewal's answer. The first message says how things stand;
-//! so does another one whenever something was missed (the reader was slow, or a snapshot took the machine's place).
+//! or an end. Nothing may rely on them: what counts is the renewal's answer. The first message has the current state;
+//! another one follows whenever something was missed (the reader was slow, or a snapshot was installed).
 //! The stream ends with the session.
 
 use std::sync::Arc;
 
 use axum::response::Response;
 use futures_util::stream;
-use tenure_core::{Event, EventKind, Identity, Refusal, SessionId};
+use tenure_core::{Event, EventKind, Identity, Machine, Refusal, SessionId};
 use tenure_wire::{ApiError, json};
 
 use super::Refused;
@@ -20,6 +20,7 @@ use crate::context::CallContext;
 use crate::event_hub::Listener;
 use crate::front::{Api, Turn};
 use crate::metrics::UnderWay;
+use crate::secrets;
 
 /// One caller that follows its session.
 struct Following {
@@ -69,7 +70,7 @@ impl Following {
                 let over = matches!(event.kind, EventKind::Closed { .. });
                 Some((message(&event), Some(self).filter(|_| !over)))
             }
-            // Cut off: whoever was told nothing for a while is told how things stand.
+            // Cut off: whoever got nothing for a while gets the current state.
             Ok(None) => {
                 self.listener = api.node.event_hub().listen(self.session.number);
                 match standing(&api, &self.identity, &self.session).await {
@@ -88,7 +89,8 @@ fn message(event: &Event) -> String {
 
 /// How things stand with a session: what it is and what it holds.
 async fn standing(api: &Api, identity: &Identity, id: &SessionId) -> Result<String, ApiError> {
-    let look = |machine: &tenure_core::Machine| {
+    let look = |machine: &Machine| {
+        let id = &secrets::stored_id(*id, machine);
         let found = machine.session_view(id.number).zip(machine.leases_of(id));
         found.filter(|_| machine.knows_as(identity, id))
     };

@@ -119,7 +119,7 @@ async fn sessions_and_leases() {
 }
 
 /// One command stream.
-struct CommandStream {
+pub(super) struct CommandStream {
     frames: mpsc::UnboundedSender<proto::ClientFrames>,
     frames_in: tonic::Streaming<proto::ServerFrames>,
     waiting: VecDeque<proto::ServerFrame>,
@@ -127,7 +127,7 @@ struct CommandStream {
 }
 
 impl CommandStream {
-    async fn connect(node: &Node) -> CommandStream {
+    pub(super) async fn connect(node: &Node) -> CommandStream {
         let (frames, outgoing) = mpsc::unbounded_channel();
         let outgoing =
             futures_util::stream::unfold(outgoing, |mut outgoing: mpsc::UnboundedReceiver<_>| async {
@@ -140,7 +140,7 @@ impl CommandStream {
     }
 
     /// Says one thing, as the command with this number.
-    async fn ask(&mut self, session: u64, number: Option<u64>, command: Asked) -> Content {
+    pub(super) async fn ask(&mut self, session: u64, number: Option<u64>, command: Asked) -> Content {
         self.said += 1;
         let frame = proto::ClientFrame {
             frame: self.said,
@@ -180,7 +180,7 @@ async fn who_releases_is_notified_once_and_so_are_others_of_the_session() {
             || Asked::Release(proto::StreamRelease { resource: "g/1".into(), token: None, rest_ms: None });
         let released = one.ask(session, Some(2 * round + 2), release()).await;
         assert!(matches!(released, Content::Released(ref released) if released.released), "{released:?}");
-        let Content::PushEnded(ended) = other.next().await else { panic!("the other one is not told") };
+        let Content::PushEnded(ended) = other.next().await else { panic!("the other one is not notified") };
         assert_eq!((ended.token, ended.why()), (round + 1, proto::EndReason::Released));
         // Nothing came in between, and a release of nothing leaves nothing behind that would hide the next one's end.
         let nothing = one.ask(session, None, release()).await;

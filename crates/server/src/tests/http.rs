@@ -113,7 +113,7 @@ async fn a_head_is_a_get_without_its_body() {
     assert_eq!(node.call(Method::HEAD, "/nowhere", Body::empty()).await.status, StatusCode::NOT_FOUND);
 }
 
-/// A number that another command of the session has had was told as a bug of the server.
+/// A number that another command of the session has had was reported as a bug of the server.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_number_is_for_one_command() {
     let node = Node::start().await;
@@ -344,7 +344,7 @@ async fn an_administrator_revokes_by_notice_or_at_once() {
     let renewed = node.post(&format!("/v1/sessions/{id}:renew"), json!({})).await.ok();
     assert_eq!(renewed["noticed"][0]["resource"], "r", "{renewed}");
     let now = node.post("/v1/leases/r:revoke", json!({"now": true})).await.ok();
-    assert_eq!(now["token"], 2, "a token for nobody");
+    assert_eq!(now["token"], 2, "a token without a holder");
     assert_eq!(node.get("/v1/leases/r").await.ok()["state"], "free");
     assert_eq!(node.post("/v1/leases/r:barrier", json!({})).await.ok()["token"], 3);
     node.post("/v1/leases/never:revoke", json!({})).await.refused("not_found");
@@ -540,7 +540,7 @@ async fn the_past_is_returned_in_pages() {
     assert_eq!(first["histories"][0]["transitions"].as_array().unwrap().len(), 2);
     let rest = node.get("/v1/history?limit=3&after=b").await.ok();
     assert_eq!((names(&rest), &rest["next"]), (vec!["c/d".into()], &Value::Null));
-    // One resource is told even where it alone is more than was asked for.
+    // One resource is listed even where it alone is more than was asked for.
     assert_eq!(names(&node.get("/v1/history?limit=1").await.ok()), ["a"]);
     assert_eq!(names(&node.get("/v1/history?prefix=c").await.ok()), ["c/d"]);
 }
@@ -627,7 +627,9 @@ async fn a_clock_beyond_the_year_9999_is_answered_without_a_date() {
         std::sync::Arc::new(clock.clone()),
         address,
         None,
+        &[],
         crate::front::FrontLimits::default(),
+        crate::front::Callers::default(),
         node.stop.subscribe(),
     );
     for (millis, date) in [

@@ -154,7 +154,7 @@ async fn foreign_pages_are_refused() {
     ask("127.0.0.1:7400", Some("null")).await.refused("foreign_origin");
 }
 
-/// Without a turn a call is told to come back, and renewals go on: they have turns of their own.
+/// Without a turn a call is refused with a time to retry, and renewals go on: they have turns of their own.
 #[tokio::test(flavor = "multi_thread")]
 async fn overload_keeps_no_renewal_out() {
     let node = Node::start().await;

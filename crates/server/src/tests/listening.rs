@@ -26,7 +26,7 @@ impl Accept for Handed {
 
     async fn accept(&mut self) -> io::Result<(DuplexStream, Peer)> {
         match self.0.recv().await {
-            Some(connection) => Ok((connection, Peer { name: "a test".into(), own: false })),
+            Some(connection) => Ok((connection, Peer { name: "a test".into(), address: None, own: false })),
             None => std::future::pending().await,
         }
     }
@@ -64,7 +64,7 @@ struct Listening {
 fn start(limits: ListenLimits) -> Listening {
     let (hand_over, handed) = mpsc::channel(16);
     let (stop, stopping) = watch::channel(false);
-    let task = tokio::spawn(listen(Handed(handed), Echo, limits, Arc::<Traffic>::default(), stopping));
+    let task = tokio::spawn(listen(Handed(handed), None, Echo, limits, Arc::<Traffic>::default(), stopping));
     Listening { hand_over, stop, task }
 }
 

@@ -2,6 +2,7 @@
 //! loop, and requests handed to the front as a connection would.
 
 mod access;
+mod credentials;
 mod grpc;
 mod hang_up;
 mod http;
@@ -9,10 +10,12 @@ mod input;
 mod listening;
 mod records;
 mod schema;
+mod secrets;
 mod sequencers;
 mod snapshots;
 mod table;
 mod watching;
+mod web;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,6 +39,7 @@ struct Node {
     /// Keeps the node running.
     _server: Server,
     front: Front,
+    disk: Arc<SimDisk>,
     stop: watch::Sender<bool>,
 }
 
@@ -89,7 +93,21 @@ impl Node {
         Node::start_as(tables, limits, |_| {}).await
     }
 
+    /// A node on a disk that may have been used before.
+    async fn start_on(disk: Arc<SimDisk>, configure: impl FnOnce(&mut Config)) -> Node {
+        Node::start_all(disk, &[Call::rows()], FrontLimits::default(), configure).await
+    }
+
     async fn start_as(
+        tables: &[&'static [CallRow]],
+        limits: FrontLimits,
+        configure: impl FnOnce(&mut Config),
+    ) -> Node {
+        Node::start_all(Arc::new(SimDisk::new()), tables, limits, configure).await
+    }
+
+    async fn start_all(
+        disk: Arc<SimDisk>,
         tables: &[&'static [CallRow]],
         limits: FrontLimits,
         configure: impl FnOnce(&mut Config),
@@ -97,7 +115,7 @@ impl Node {
         let (accept, address) = bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let world = World {
             clock: Arc::new(SystemClock),
-            disk: Arc::new(SimDisk::new()),
+            disk: disk.clone(),
             network: Arc::new(TcpNetwork),
             entropy: Entropy::default(),
             execution: Execution::Tasks,
@@ -111,11 +129,12 @@ impl Node {
             server.node().clone(),
             Arc::new(SystemClock),
             address,
-            Some("lease.example"),
+            (Some("lease.example"), &[]),
             limits,
+            server.callers().clone(),
             stopping,
         );
-        let node = Node { _server: server, front, stop };
+        let node = Node { _server: server, front, disk, stop };
         while node.get("/readyz").await.status != StatusCode::OK {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

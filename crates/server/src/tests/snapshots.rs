@@ -1,5 +1,5 @@
 //! A snapshot takes the machine's place while clients are connected: on a follower that was cut off and catches up.
-//! What happened in between is told to nobody, so everybody who listens must find out.
+//! Nobody gets the events in between, so every subscriber must notice the gap.
 
 use std::time::Duration;
 
@@ -80,7 +80,13 @@ async fn streams_waits_and_watches_survive_a_snapshot() {
     let waiting = node.post("/v1/leases/s:acquire", wait);
     let installed = async {
         node.until_waiting("s", 1).await;
-        install(&node, Command::Close { by: Caller::unnumbered(held), why: EndReason::Released });
+        install(
+            &node,
+            Command::Close {
+                by: Caller::unnumbered(crate::secrets::hashed_id(held)),
+                why: EndReason::Released,
+            },
+        );
     };
     let (granted, ()) =
         timeout(SOON, async { tokio::join!(waiting, installed) }).await.expect("the wait ends");
@@ -91,16 +97,16 @@ async fn streams_waits_and_watches_survive_a_snapshot() {
     let status = commands.message().await;
     assert!(!matches!(status, Ok(Some(_))), "{status:?}");
 
-    // Whoever follows a session is told how things stand now.
-    let frame = timeout(SOON, living.frame()).await.expect("a follower is told that it missed something");
+    // Whoever follows a session gets its current state.
+    let frame = timeout(SOON, living.frame()).await.expect("a follower learns that it missed something");
     let text = frame.unwrap().unwrap().into_data().unwrap();
     assert!(String::from_utf8_lossy(&text).starts_with("event: session"), "{text:?}");
-    let frame = timeout(SOON, closed.frame()).await.expect("a follower is told that its session has ended");
+    let frame = timeout(SOON, closed.frame()).await.expect("a follower learns that its session has ended");
     let text = frame.unwrap().unwrap().into_data().unwrap();
     assert!(String::from_utf8_lossy(&text).contains("unknown_session"), "{text:?}");
     assert!(timeout(SOON, closed.frame()).await.unwrap().is_none(), "its stream ends");
 
-    // What happened in between is told, or that it cannot be.
+    // The events in between are sent, or that they are missing.
     let message = async {
         loop {
             match watch.message().await {
@@ -118,7 +124,7 @@ async fn streams_waits_and_watches_survive_a_snapshot() {
             }
         }
     };
-    timeout(SOON, message).await.expect("a watch over gRPC is told that it missed something");
+    timeout(SOON, message).await.expect("a watch over gRPC learns that it missed something");
     let message = async {
         loop {
             let frame = events.frame().await.expect("not without a word").unwrap().into_data().unwrap();
@@ -128,7 +134,7 @@ async fn streams_waits_and_watches_survive_a_snapshot() {
             }
         }
     };
-    timeout(SOON, message).await.expect("a watch over HTTP is told that it missed something");
+    timeout(SOON, message).await.expect("a watch over HTTP learns that it missed something");
 }
 
 /// It ended with OK, as if the client had said all that it wanted to say.

@@ -158,7 +158,7 @@ async fn what_only_a_leader_gives_is_not_taken_from_another_node() {
     assert_eq!(Call::of(&barrier).map(Call::verb), Some(Verb::Manage));
     let answered = forwarded(barrier.clone()).await.unwrap();
     assert!(matches!(answered, Ok(Done::BarrierTaken { .. })), "{answered:?}");
-    let answered = inner.submit(&Identity::Anyone, &barrier).await.unwrap();
+    let answered = inner.submit(&Identity::Anyone, barrier).await.unwrap();
     assert!(matches!(answered, Ok(Done::BarrierTaken { .. })), "{answered:?}");
 }
 

@@ -273,12 +273,12 @@ async fn a_session_is_told_its_grants_notices_and_ends() {
     node.post("/v1/leases/r:revoke", json!({"reason": "maintenance"})).await.ok();
     let message = events.next().await.unwrap();
     assert_eq!((message.event.as_str(), &message.data["resource"]), ("noticed", &json!("r")));
-    // What happens to others is not told.
+    // What happens to others is not sent.
     node.acquire("other", "third").await;
     node.post("/v1/leases/r:release", json!({"session": id})).await.ok();
     let message = events.next().await.unwrap();
     assert_eq!((message.event.as_str(), &message.data["why"]), ("ended", &json!("revoked")));
-    // One that begins now is told how things stand.
+    // One that begins now gets the current state.
     node.post("/v1/leases/s:acquire", json!({"session": id})).await.ok();
     let standing = Events::of_session(&node, id).await.next().await.unwrap();
     assert_eq!(standing.data["held"][0]["resource"], "s");

@@ -140,7 +140,7 @@ impl Accept for SimListener {
 
     async fn accept(&mut self) -> io::Result<(SimStream, Peer)> {
         let (stream, name) = self.next().await?;
-        Ok((stream, Peer { name, own: false }))
+        Ok((stream, Peer { name, address: None, own: false }))
     }
 }
 

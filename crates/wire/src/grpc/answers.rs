@@ -295,14 +295,16 @@ pub fn opened(
 
 /// What a session must take in before its deadline moves: leases under notice, ended ones, and whether that is
 /// not all.
-pub fn renewal_event_parts(events: &RenewalEvents) -> (Vec<proto::LeaseNews>, Vec<proto::LeaseNews>, bool) {
-    let of = |resource: &ResourceName, token: Token, why: EndReason| proto::LeaseNews {
+pub fn renewal_event_parts(
+    events: &RenewalEvents,
+) -> (Vec<proto::LeaseChange>, Vec<proto::LeaseChange>, bool) {
+    let of = |resource: &ResourceName, token: Token, why: EndReason| proto::LeaseChange {
         resource: resource.to_string(),
         token: token.get(),
         why: end_reason(why),
         remaining_ms: None,
     };
-    let noticed = events.noticed.iter().map(|(resource, token, why, remaining)| proto::LeaseNews {
+    let noticed = events.noticed.iter().map(|(resource, token, why, remaining)| proto::LeaseChange {
         remaining_ms: Some(millis(*remaining)),
         ..of(resource, *token, *why)
     });

@@ -1,4 +1,4 @@
-//! Requests as commands, and commands as requests: both ways of each stand together.
+//! Requests as commands, and commands as requests: both directions of each in one place.
 //!
 //! A request has whole milliseconds. A length that is not one is rounded down, but a wait never to nothing.
 

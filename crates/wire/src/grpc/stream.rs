@@ -182,7 +182,7 @@ pub fn renewal_attach(session: SessionId) -> proto::RenewalAttach {
     proto::RenewalAttach { session: session.number.get(), secret: session.secret.as_bytes().to_vec() }
 }
 
-/// What a client is told that attaches its session: everything that it may have missed.
+/// What a client is sent that attaches its session: everything that it may have missed.
 pub fn attached(own: &OwnSession) -> proto::Attached {
     let (noticed, ended, incomplete) = renewal_event_parts(&own.events);
     proto::Attached {

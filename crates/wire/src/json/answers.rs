@@ -120,10 +120,10 @@ pub struct Renewed {
     pub last_lease_revision: u64,
     /// Leases under notice, to be taken in before the deadline moves.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub noticed: Vec<LeaseNews>,
+    pub noticed: Vec<LeaseChange>,
     /// Leases that ended without the holder asking for it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ended: Vec<LeaseNews>,
+    pub ended: Vec<LeaseChange>,
     /// More ended than are remembered: ask for the leases still held.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub incomplete: bool,
@@ -146,8 +146,8 @@ impl Renewed {
                     ttl_ms: millis(*ttl),
                     number: *number,
                     last_lease_revision: last_lease_revision.get(),
-                    noticed: events.map(LeaseNews::noticed).unwrap_or_default(),
-                    ended: events.map(LeaseNews::ended).unwrap_or_default(),
+                    noticed: events.map(LeaseChange::noticed).unwrap_or_default(),
+                    ended: events.map(LeaseChange::ended).unwrap_or_default(),
                     incomplete: events.is_some_and(|events| events.incomplete),
                 })
             }
@@ -158,7 +158,7 @@ impl Renewed {
 /// A lease of the session that is under notice or has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub struct LeaseNews {
+pub struct LeaseChange {
     /// The resource.
     pub resource: String,
     /// The token.
@@ -170,24 +170,24 @@ pub struct LeaseNews {
     pub remaining_ms: Option<u64>,
 }
 
-impl LeaseNews {
-    fn noticed(events: &RenewalEvents) -> Vec<LeaseNews> {
+impl LeaseChange {
+    fn noticed(events: &RenewalEvents) -> Vec<LeaseChange> {
         events
             .noticed
             .iter()
-            .map(|(resource, token, why, remaining)| LeaseNews {
+            .map(|(resource, token, why, remaining)| LeaseChange {
                 remaining_ms: Some(millis(*remaining)),
-                ..LeaseNews::of(resource, *token, *why)
+                ..LeaseChange::of(resource, *token, *why)
             })
             .collect()
     }
 
-    fn ended(events: &RenewalEvents) -> Vec<LeaseNews> {
-        events.ended.iter().map(|(resource, token, why)| LeaseNews::of(resource, *token, *why)).collect()
+    fn ended(events: &RenewalEvents) -> Vec<LeaseChange> {
+        events.ended.iter().map(|(resource, token, why)| LeaseChange::of(resource, *token, *why)).collect()
     }
 
-    fn of(resource: &ResourceName, token: Token, why: EndReason) -> LeaseNews {
-        LeaseNews {
+    fn of(resource: &ResourceName, token: Token, why: EndReason) -> LeaseChange {
+        LeaseChange {
             resource: resource.to_string(),
             token: token.get(),
             why: why.to_string(),
@@ -445,11 +445,11 @@ pub struct Revoked {
     pub resource: String,
     /// The leases touched, with what is left of each.
     pub holders: Vec<Holder>,
-    /// The token taken for nobody, where the leases ended at once.
+    /// The token taken without a holder, where the leases ended at once.
     pub token: Option<u64>,
 }
 
-/// A token was taken for nobody.
+/// A token was taken without a holder.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TokenTaken {
@@ -481,7 +481,7 @@ pub struct Holder {
     pub ttl_ms: u64,
     /// How long it has been held, in cluster time.
     pub held_ms: u64,
-    /// When it was granted, by the leader's calendar, for people; told with histories.
+    /// When it was granted, by the leader's calendar, for people; part of histories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
     /// Why it is about to end, if notice was given.

@@ -143,6 +143,9 @@ pub struct ClusterStatus {
     /// The version that an upgrade would raise it to, if every member was received to know it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format_next: Option<u32>,
+    /// Whether other machines reach a port of the node that answers without TLS.
+    #[serde(default)]
+    pub insecure: bool,
 }
 
 /// How far a restore has come.

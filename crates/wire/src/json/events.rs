@@ -111,7 +111,7 @@ pub enum EventKind {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         key_base64: Option<String>,
     },
-    /// A token was taken for nobody.
+    /// A token was taken without a holder.
     Barrier { resource: String, token: u64 },
     /// A fence installed a token.
     Armed { scope: String, fence: String, token: u64 },

@@ -4,7 +4,7 @@
 use tenure_core::{EndReason, WallTime};
 
 use super::{
-    ArmedBody, ClusterStatus, Event, EventKind, Fence, Granted, HistoryDropped, Holder, Lease, LeaseNews,
+    ArmedBody, ClusterStatus, Event, EventKind, Fence, Granted, HistoryDropped, Holder, Lease, LeaseChange,
     Mode, NodeStatus, Register, Renewed, RestoreStaging, SessionOpened, SessionSummary, Transition, Waiter,
     text_or_base64,
 };
@@ -193,13 +193,13 @@ impl From<proto::SessionOpenResponse> for SessionOpened {
     }
 }
 
-impl From<&proto::LeaseNews> for LeaseNews {
-    fn from(news: &proto::LeaseNews) -> LeaseNews {
-        LeaseNews {
-            resource: news.resource.clone(),
-            token: news.token,
-            why: some_why(news.why()),
-            remaining_ms: news.remaining_ms,
+impl From<&proto::LeaseChange> for LeaseChange {
+    fn from(change: &proto::LeaseChange) -> LeaseChange {
+        LeaseChange {
+            resource: change.resource.clone(),
+            token: change.token,
+            why: some_why(change.why()),
+            remaining_ms: change.remaining_ms,
         }
     }
 }
@@ -306,6 +306,7 @@ impl From<&proto::ClusterStatusResponse> for ClusterStatus {
             staging: status.staging.map(Into::into),
             format: status.format,
             format_next: status.format_next,
+            insecure: status.insecure,
         }
     }
 }
@@ -332,6 +333,7 @@ impl From<ClusterStatus> for proto::ClusterStatusResponse {
             staging: status.staging.map(Into::into),
             format: status.format,
             format_next: status.format_next,
+            insecure: status.insecure,
         }
     }
 }

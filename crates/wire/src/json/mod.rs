@@ -1,7 +1,7 @@
 //! The JSON twin of the gRPC interface: what HTTP bodies look like.
 //!
 //! Requests refuse fields that they do not know: a policy that is silently ignored is worse than an error.
-//! Answers may grow fields. `session` is always the whole id, which only its opener is told;
+//! Answers may grow fields. `session` is always the whole id, which only its opener gets;
 //! `session_number` is its public number. Calendar times are RFC 3339 text for people.
 
 mod answers;
@@ -24,7 +24,7 @@ use crate::error::{ApiError, Code};
 
 pub use answers::{
     ArmedBody, Cancelled, Closed, ErrorBody, Fence, Fences, Granted, GrantedMany, GrantedSigned, Health,
-    Histories, History, HistoryDropped, Holder, KeyName, KeySet, Lease, LeaseNews, Leases, Nothing,
+    Histories, History, HistoryDropped, Holder, KeyName, KeySet, Lease, LeaseChange, Leases, Nothing,
     PublicKey, Queued, Released, Renewed, RenewedMany, RenewedOrError, Revoked, SessionLeases, SessionOpened,
     SessionSummary, Sessions, TokenTaken, Transition, Waiter,
 };

@@ -151,6 +151,11 @@ pub fn commands_since_v2() -> Vec<Command> {
         Command::Configure(Box::new(Settings { cluster: [0xc1; 16], limits })),
         Command::Release { by: caller(5), resource: name("a"), token: None, rest },
         Command::Upgrade { to: FormatVersion::V2 },
+        Command::Seen {
+            session: SessionId { number: SessionNumber::new(7), secret: Secret::hashed([0x5f; 16]) },
+            revision: Revision::new(99),
+        },
+        Command::CancelNonce { nonce: Nonce::hashed([0xa8; 16]) },
         Command::RestoreBegin(Box::new(restore_begin())),
         Command::RestorePiece(Box::new(restore_piece())),
         Command::RestoreCommit { id: restore_begin().id, pieces: 3, records: 8_193, checksum: 1 << 100 },

@@ -23,7 +23,7 @@ The resource must be free: a live holder would be shut out by it. A token is iss
 ever granted is smaller, and it is installed in the databases named here. The fences that the resource is known to have \
 are listed: those that are not databases named here still have to be told, each with its own barrier under this token.";
 
-/// Take a token for nobody on a free resource, and install it: nobody who held it so far can write any more
+/// Take a token without a holder on a free resource, and install it: nobody who held it so far can write any more
 #[derive(Debug, clap::Args)]
 #[command(after_long_help = EXAMPLES)]
 pub struct Args {

@@ -52,7 +52,7 @@ impl Patience {
         self.timeout.saturating_sub(self.since.elapsed()).max(LEAST)
     }
 
-    /// Does a step that may wait in the database. If it does not come to an end in time, the database is told
+    /// Does a step that may wait in the database. If it does not come to an end in time, the database is asked
     /// to stop: it would otherwise wait on for a caller that is gone.
     pub async fn spend<T>(
         self,
@@ -89,7 +89,7 @@ pub async fn connect(config: &Config, patience: Patience) -> Result<Client, Comm
         )
     })?;
     tokio::spawn(async move {
-        // Whoever waits for an answer is told so by the answer.
+        // The answer itself reports that to whoever waits for it.
         let _ = connection.await;
     });
     Ok(client)

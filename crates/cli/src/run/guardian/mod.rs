@@ -17,19 +17,21 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, getpid, set_child_subreaper, waitid};
 use tenure_client::proto::sessions_client::SessionsClient;
-use tenure_client::{Call, Repeat, Transport};
+use tenure_client::{Call, Endpoints, Repeat, Transport};
 use tenure_clock::SystemClock;
 use tenure_core::{Caller, EndReason};
 use tenure_wire::grpc;
 use tokio::signal::unix::{SignalKind, signal};
 
 use self::logic::{Action, Event, GuardianLogic};
-use super::channel::{self, Channel, FromGuardian, ToGuardian};
+use super::channel::{self, Channel, FromGuardian, Presented, ToGuardian};
+use super::driver::SESSION_VARIABLE;
 use super::logic::Ending;
 use super::proc::{self, Handle};
 use super::signals::Signals;
 use super::tree::Tree;
 use super::{CHILD, GUARDIAN, INIT, own_program};
+use crate::args::TlsArgs;
 
 /// The guardian looks at its clock at least this often: its timers stand still while the machine sleeps, its
 /// clock does not.
@@ -123,7 +125,7 @@ struct Guarding {
     ward: Ward,
     logic: GuardianLogic,
     /// The session, and where its end is to be reported.
-    session: Option<(String, String)>,
+    session: Option<(String, String, Option<Presented>, TlsArgs)>,
 }
 
 /// The child, before and after its start.
@@ -173,9 +175,9 @@ impl Guarding {
     fn receive(&mut self, message: ToGuardian) -> Option<Event> {
         match message {
             ToGuardian::Deadline(deadline) => Some(Event::Deadline(deadline.into())),
-            ToGuardian::Start { environment, deadline, kill_before, session, endpoints } => {
+            ToGuardian::Start { environment, deadline, kill_before, session, endpoints, credential, tls } => {
                 self.logic.kill_before(kill_before);
-                self.session = Some((session, endpoints));
+                self.session = Some((session, endpoints, credential, tls));
                 let deadline = tenure_clock::MachineMoment::from(deadline);
                 // Whatever delayed this message: what cannot live long enough to be killed in time is not
                 // started.
@@ -216,8 +218,14 @@ impl Guarding {
 
     /// Proof of death: `run` is dead and so is everything that it had started.
     async fn end_session(&mut self) {
-        let Some((session, endpoints)) = self.session.take() else { return };
-        let (Ok(session), Ok(endpoints)) = (session.parse(), endpoints.parse()) else { return };
+        let Some((session, endpoints, credential, tls)) = self.session.take() else { return };
+        let (Ok(session), Ok(mut endpoints)) = (session.parse(), endpoints.parse::<Endpoints>()) else {
+            return;
+        };
+        if let Some(credential) = credential.and_then(Presented::credential) {
+            endpoints = endpoints.with_credential(credential);
+        }
+        let Ok(endpoints) = tls.secure(endpoints) else { return };
         let request = grpc::close_request(&Caller::unnumbered(session), EndReason::Died);
         let call = Call {
             repeat: Repeat::Harmless,
@@ -239,7 +247,8 @@ impl Ward {
         let mut command = own_program(if matches!(tree, Tree::Namespace) { INIT } else { CHILD });
         command.args(tree.to_words()).arg(getpid().as_raw_nonzero().to_string());
         command.arg(if self.shares_terminal { "terminal" } else { "apart" }).args(&self.command);
-        command.envs(environment);
+        // Not even that of somebody who happens to hold something here: whoever has an id can end the session.
+        command.env_remove(SESSION_VARIABLE).envs(environment);
         let stdin = self.stdin.take().ok_or_else(|| io::Error::other("it was started before"))?;
         command.stdin(Stdio::from(stdin));
         if !self.shares_terminal {

@@ -31,7 +31,7 @@ use super::proc;
 /// How long after a kill it is looked again, at first and at most.
 const LOOK_FIRST: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_millis(20);
-/// After this long somebody is told that processes do not die.
+/// After this long it is reported that processes do not die.
 const STUCK_AFTER: u32 = 100;
 
 /// What was asked for.
@@ -83,7 +83,7 @@ impl Tree {
         }
     }
 
-    /// The words by which another process of ours is told which tree it is.
+    /// The arguments that name this tree to another process of ours.
     pub fn to_words(&self) -> [OsString; 2] {
         match self {
             Tree::Cgroup(cgroup) => ["cgroup".into(), cgroup.path().into()],

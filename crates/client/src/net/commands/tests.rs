@@ -62,7 +62,7 @@ fn close(driver: &mut Driver) {
 }
 
 fn effect(outcome: &Outcome) -> Effect {
-    let outcome = outcome.lock().expect("no panic").take().expect("it was told");
+    let outcome = outcome.lock().expect("no panic").take().expect("it has an outcome");
     let error = outcome.expect_err("its session has ended");
     assert!(matches!(&error, CallError::Refused(no) if no.code == Code::UnknownSession), "{error}");
     error.effect()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prost::Message;
 use tenure_core::{
-    Answer, Command, Done, Event, EventKind, Grant, Refusal, Secret, SessionId, SessionNumber,
+    Answer, Command, Done, Event, EventKind, Grant, Machine, Refusal, Secret, SessionId, SessionNumber,
 };
 use tenure_wire::proto::client_frame::Command as Asked;
 use tenure_wire::proto::server_frame::Content;
@@ -24,7 +24,7 @@ use crate::event_hub::{Subscriber, Subscriptions};
 use crate::failure::Failure;
 use crate::front::Api;
 use crate::in_flight::InFlight;
-use crate::node::Submission;
+use crate::secrets;
 
 /// Commands that one stream may have unanswered.
 const COMMANDS_UNDER_WAY_MAX: u32 = 4_096;
@@ -41,7 +41,7 @@ struct Commands {
     api: Arc<Api>,
     context: CallContext,
     outbox: Outbox,
-    /// What is attached to this stream, and the secrets that proved it.
+    /// What is attached to this stream, and the secrets that proved it, as the machine has stored them.
     sessions: Subscriptions<Secret>,
     subscriber: Arc<Subscriber>,
     opened: mpsc::UnboundedSender<(u64, Result<Answer, Failure>)>,
@@ -114,7 +114,7 @@ pub async fn serve(
             biased;
             () = api.stopping() => break Some(failed(Failure::Stopping)),
             // Some events are lost to this stream: it was too slow, or a snapshot took their place. Whoever opens
-            // another and attaches is told how things stand.
+            // another and attaches gets the current state.
             () = stream.subscriber.cut_off() => {
                 break Some(ApiError::overloaded("this stream's events", Duration::ZERO));
             }
@@ -214,14 +214,17 @@ impl Commands {
             Ok(held) => held,
             Err(error) => return self.answer(number, session, Content::Error(error.into())),
         };
+        let record = self.context.frame(&self.api.callers.audit, &command);
         if opens {
             // A session that this stream opened is attached to it, which only this task can do.
             let opened = self.opened.clone();
             let reply = Box::new(move |answer| {
+                record.iter().for_each(|record| record.answered(&answer));
                 drop(held);
                 drop(opened.send((number, answer)));
             });
-            self.api.node.accept(&self.context.identity, Submission::Command(&command), reply);
+            let submission = self.api.node.submission(command);
+            self.api.node.accept(&self.context.identity, submission, reply);
         } else {
             let answer_bytes = answer_bytes_max(&command);
             if !self.under_way.reserve(answer_bytes) {
@@ -240,8 +243,9 @@ impl Commands {
             release.iter().for_each(|release| own.begun(release.clone()));
             self.api.node.accept(
                 &self.context.identity,
-                Submission::Command(&command),
+                self.api.node.submission(command),
                 Box::new(move |answer| {
+                    record.iter().for_each(|record| record.answered(&answer));
                     release.iter().for_each(|release| own.answered(release));
                     under_way.answered(answer_bytes);
                     drop(held);
@@ -268,7 +272,8 @@ impl Commands {
     }
 
     fn listen(&mut self, id: SessionId) {
-        self.sessions.add(&self.subscriber, id.number, id.secret);
+        let stored = self.api.node.stored_id(id);
+        self.sessions.add(&self.subscriber, stored.number, stored.secret);
     }
 
     fn attached(&self, number: SessionNumber) -> Option<SessionId> {
@@ -283,7 +288,8 @@ impl Commands {
         // Listened to before it is looked at, so that nothing falls in between.
         self.listen(id);
         let identity = self.context.identity.clone();
-        let look = |machine: &tenure_core::Machine| {
+        let look = |machine: &Machine| {
+            let id = secrets::stored_id(id, machine);
             machine.own_session(&id).filter(|_| machine.knows_as(&identity, &id))
         };
         let mut own = self.api.node.glance(look);
@@ -321,6 +327,7 @@ impl Commands {
             }
             let Some(id) = self.attached(session) else { continue };
             let grants: Vec<Grant> = self.api.node.glance(|machine| {
+                let id = secrets::stored_id(id, machine);
                 resources.iter().flatten().filter_map(|name| machine.lease_of(&id, name)).collect()
             });
             let grants = grants.into_iter().map(|grant| grpc::grant_to_another(&Grant { waited, ..grant }));

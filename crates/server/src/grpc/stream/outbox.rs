@@ -1,8 +1,8 @@
 //! What waits to be sent on one command stream. Answers and pushes are put in from anywhere; whatever has
 //! come together when the connection has room goes out as one message.
 //!
-//! Bounded by credits in both directions: a client may have only so many commands unanswered, and pushes that
-//! it has made no room for are dropped and owned up to. Bounded by bytes as well: while too many wait, pushes are
+//! Bounded by credits in both directions: a client may have only so many commands unanswered, and pushes
+//! beyond the client's credit are dropped, and the client learns that they were. Bounded by bytes as well: while too many wait, pushes are
 //! dropped, and the stream reads no more commands ([`Outbox::has_room`]).
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ struct PendingFrames {
     bytes: usize,
     /// How many of them are answers.
     answers: u32,
-    /// What the client may send on top of what it was told before.
+    /// What the client may send on top of the credit that it was granted before.
     grant: u32,
     /// What the server may still send.
     room: u64,

@@ -85,8 +85,16 @@ struct Document {
 }
 
 /// Refusals that any call may meet. A head can be too large as well as a body.
-const ANY: &[Code] =
-    &[Code::ForeignOrigin, Code::TooLarge, Code::Overloaded, Code::NoLeader, Code::ShuttingDown];
+const ANY: &[Code] = &[
+    Code::Unauthenticated,
+    Code::Forbidden,
+    Code::ForeignOrigin,
+    Code::TooLarge,
+    Code::Overloaded,
+    Code::NoLeader,
+    Code::ShuttingDown,
+    Code::AuditFailed,
+];
 /// Refusals that any call with a body may meet.
 const BODY: &[Code] = &[Code::InvalidBody, Code::InvalidArgument];
 

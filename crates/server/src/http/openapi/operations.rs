@@ -43,7 +43,7 @@ pub(super) fn path_parameter(name: &str) -> Value {
             schemas::resource(),
         ),
         "key" => ("1 to 1024 bytes.", json!({"minLength": 1, "maxLength": 1024})),
-        "session" => ("The session's whole id, as its opener was told.", schemas::session()),
+        "session" => ("The session's whole id, as returned to its opener.", schemas::session()),
         "policy" => {
             ("1 to 128 letters, digits, `-`, `_` and `.`.", json!({"minLength": 1, "maxLength": 128}))
         }
@@ -58,7 +58,7 @@ pub(super) fn path_parameter(name: &str) -> Value {
 /// The header that names the session that a request is from.
 pub(super) fn session_header(required: bool) -> Value {
     let description = if required {
-        "The session's whole id, as its opener was told."
+        "The session's whole id, as returned to its opener."
     } else {
         "The session's whole id, instead of `session` in the body."
     };
@@ -352,7 +352,7 @@ fn leases(document: &mut Document) {
             "POST",
             "/v1/leases/{resource}:barrier",
             "barrier",
-            "Take a token for nobody on a free resource, to be installed in its fences",
+            "Take a token without a holder on a free resource, to be installed in its fences",
         )
         .optional_body::<shapes::Nothing>()
         .ok::<shapes::TokenTaken>()
@@ -400,7 +400,7 @@ fn events(document: &mut Document) {
         .refused(&[Code::TooOld])
         .add();
     let message = "Each message is one event: `event:` is its kind, `data:` an Event as JSON. Only the last event of a \
-        revision carries `id:`, so that a watcher that was cut off is told the whole of it again. A watcher that falls \
+        revision carries `id:`, so that a watcher that was cut off gets the whole of it again. A watcher that falls \
         too far behind gets the event `error` and the stream ends.";
     document
         .call("GET", "/v1/watch", "watch", "What changes, as server-sent events; `id:` is the revision")

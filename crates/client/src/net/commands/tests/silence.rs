@@ -138,7 +138,7 @@ impl Dial for Network {
 fn commands(nodes: &[Scripted]) -> Commands {
     let endpoints: Vec<String> = (0..nodes.len()).map(|index| format!("node-{index}:7400")).collect();
     let directory = Directory::new(&endpoints.join(",").parse().expect("endpoints"));
-    let dialer = Dialer::Own(Arc::new(Network(nodes.to_vec())));
+    let dialer = Dialer::over(Arc::new(Network(nodes.to_vec())), &crate::endpoints::Endpoints::default());
     let execution = Execution::Tasks(Tasks::current());
     let commands = Commands::start(directory, dialer, EndpointErrors::default(), &execution);
     commands.listen(id(), Arc::new(|_| {}));
@@ -152,7 +152,7 @@ fn caller(number: u64) -> Caller {
 async fn submit(commands: &Commands, command: Command) -> Result<Done, CallError> {
     let (sender, outcome) = tokio::sync::oneshot::channel();
     commands.submit(command, Box::new(move |answer| drop(sender.send(answer))));
-    outcome.await.expect("it is told")
+    outcome.await.expect("it has an outcome")
 }
 
 async fn release(commands: &Commands, number: u64) -> Result<Done, CallError> {
