@@ -1,5 +1,5 @@
 //! `cargo xtask fix`: writes what can be generated, for review in the diff: formatting, the results in
-//! stories, golden files, snapshots of the public API.
+//! stories, golden files, the SDKs' vectors, snapshots of the public API.
 
 use std::process::ExitCode;
 
@@ -25,6 +25,19 @@ pub fn run(arguments: &[String]) -> ExitCode {
         }
         let mut golden = cargo(&["test", "--quiet", "--package", "tenure-wire"]);
         succeed(golden.env("UPDATE_GOLDEN", "1")).and_then(|()| passed())
+    });
+    steps.step("vectors", || {
+        let mut vectors = cargo(&[
+            "test",
+            "--quiet",
+            "--package",
+            "tenure-conformance",
+            "--test",
+            "vectors",
+            "--test",
+            "features",
+        ]);
+        succeed(vectors.env("UPDATE_GOLDEN", "1")).and_then(|()| passed())
     });
     steps.step("public-api", surface::write);
     steps.finish()

@@ -16,6 +16,7 @@ mod needs;
 mod perf_gate;
 mod purity;
 mod requirements;
+mod sdk;
 mod setup;
 mod sim;
 mod steps;

@@ -2,8 +2,9 @@
 //! harness whether it is installed and is reported as skipped if not; a new requirement is a new row here.
 
 use std::path::PathBuf;
+use std::process::Command;
 
-use crate::workspace::target;
+use crate::workspace::{output, target};
 
 /// Where a program comes from.
 pub enum Source {
@@ -11,6 +12,8 @@ pub enum Source {
     Debian(&'static str),
     /// A Python package, installed into an environment of its own below the build output.
     PyPi(&'static str),
+    /// The same for a package without a program: it is there if the module that the row names can be imported.
+    PyPiModule(&'static str),
     /// A crate, as `name@version`, built into a folder below the build output.
     CratesIo(&'static str),
 }
@@ -77,6 +80,23 @@ pub const NEEDS: &[Need] = &[
         used_for: "seeing that data is synced before it is acknowledged; stalling a sync",
         source: Source::Debian("strace"),
     },
+    Need { program: "python3", used_for: "the Python SDK", source: Source::Debian("python3") },
+    Need { program: "mypy", used_for: "checking the types of the Python SDK", source: Source::PyPi("mypy") },
+    Need {
+        program: "psycopg",
+        used_for: "the Python SDK's fence in PostgreSQL",
+        source: Source::PyPiModule("psycopg[binary]"),
+    },
+    Need {
+        program: "wheel",
+        used_for: "building the Python SDK's package",
+        source: Source::PyPiModule("wheel"),
+    },
+    Need {
+        program: "setuptools",
+        used_for: "building the Python SDK's package",
+        source: Source::PyPiModule("setuptools"),
+    },
     Need {
         program: "valgrind",
         used_for: "counting instructions per command",
@@ -97,6 +117,17 @@ pub fn python_environment() -> PathBuf {
 /// The folder of programs that are built from crates.
 pub fn cargo_environment() -> PathBuf {
     target().join("tools").join("cargo")
+}
+
+/// Whether what a row names is installed.
+pub fn is_there(need: &Need) -> bool {
+    match need.source {
+        Source::PyPiModule(_) => {
+            let mut python = Command::new(python_environment().join("bin/python3"));
+            output(python.args(["-c", &format!("import {}", need.program)])).is_ok()
+        }
+        _ => find(need.program).is_some(),
+    }
 }
 
 /// Where a program is, if it is there.

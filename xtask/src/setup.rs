@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use crate::needs::{NEEDS, Need, Source, cargo_environment, find, python_environment};
+use crate::needs::{NEEDS, Need, Source, cargo_environment, find, is_there, python_environment};
 use crate::steps::{Judged, Verdict};
 use crate::workspace::{cargo, output, succeed};
 
@@ -25,13 +25,12 @@ pub fn run(_arguments: &[String]) -> ExitCode {
 
 /// Installs what is missing and says what still is.
 pub fn install() -> Judged {
-    let missing: Vec<&Need> = NEEDS.iter().filter(|need| find(need.program).is_none()).collect();
+    let missing: Vec<&Need> = NEEDS.iter().filter(|need| !is_there(need)).collect();
     if missing.is_empty() {
         return Ok(Verdict::Passed(format!("all {} programs are there", NEEDS.len())));
     }
     let mut report = install_needs(&missing);
-    let still: Vec<&str> =
-        NEEDS.iter().filter(|need| find(need.program).is_none()).map(|need| need.program).collect();
+    let still: Vec<&str> = NEEDS.iter().filter(|need| !is_there(need)).map(|need| need.program).collect();
     if still.is_empty() {
         return Ok(Verdict::Passed(format!("installed {}", names(&missing))));
     }
@@ -48,7 +47,7 @@ pub fn install_needs(missing: &[&Need]) -> Vec<String> {
         eprintln!("    {} is missing ({})", need.program, need.used_for);
         match need.source {
             Source::Debian(package) => debian.push(package),
-            Source::PyPi(package) => python.push(package),
+            Source::PyPi(package) | Source::PyPiModule(package) => python.push(package),
             Source::CratesIo(package) => crates.push(package),
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tenure_client::{Attempt, Call, CallError, Channel, Endpoints, Repeat, Response, Status, Transport};
 
-use crate::args::Globals;
+use crate::args::{Globals, TlsArgs};
 use crate::output::Output;
 
 /// How long one attempt may take before another endpoint is asked.
@@ -23,6 +23,8 @@ pub struct Context<'a> {
     pub output: &'a Output,
     /// The endpoints that were named.
     pub endpoints: &'a Endpoints,
+    /// How they are reached over TLS.
+    pub tls: &'a TlsArgs,
     /// The connections to them.
     pub transport: Arc<Transport>,
     timeout: Duration,
@@ -32,7 +34,13 @@ impl<'a> Context<'a> {
     /// A context from the options. Nothing is connected yet.
     pub fn new(globals: &'a Globals, output: &'a Output) -> Self {
         let transport = Arc::new(Transport::new(&globals.endpoints));
-        Self { output, endpoints: &globals.endpoints, transport, timeout: globals.timeout.get() }
+        Self {
+            output,
+            endpoints: &globals.endpoints,
+            tls: &globals.tls,
+            transport,
+            timeout: globals.timeout.get(),
+        }
     }
 
     /// How long a call may take altogether.

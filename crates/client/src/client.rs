@@ -37,10 +37,10 @@ pub(crate) struct Shared {
 /// Why no client can be made of what the environment says.
 #[derive(Debug, thiserror::Error)]
 pub enum EnvironmentError {
-    /// `TENURE_ENDPOINTS` or `TENURE_AGENT` names nothing.
+    /// An endpoint is none.
     #[error(transparent)]
     Endpoint(#[from] InvalidEndpoint),
-    /// `TENURE_CREDENTIAL` names no credential.
+    /// There is no credential where one is said to be.
     #[error(transparent)]
     Credential(#[from] CredentialError),
     /// TLS cannot be used as it is asked for.
@@ -102,9 +102,9 @@ impl Client {
     /// A client of the cluster that the environment names: `TENURE_ENDPOINTS` (else what the credential names, else
     /// a node on this machine), with the credential in the file `TENURE_CREDENTIAL` if that is set, asked through the
     /// agent at `TENURE_AGENT` if that is set (`unix:/run/tenure.sock`, or just the path). Over TLS if the credential
-    /// has certificates, or `TENURE_CA` names a file with the certificates of authorities; with the certificate in
-    /// `TENURE_CERT` and its key in `TENURE_KEY`, if these are set, and the name in `TENURE_SERVER_NAME` if the
-    /// nodes' certificates have another one than the endpoints.
+    /// has the certificate of the cluster's root, or `TENURE_CA` names a file with the certificates of authorities;
+    /// with the certificate in `TENURE_CERT` and its key in `TENURE_KEY`, if these are set, and the name in
+    /// `TENURE_SERVER_NAME` if the nodes' certificates have another one than the endpoints.
     pub fn from_environment() -> Result<Client, EnvironmentError> {
         let set = |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty());
         let credential = set("TENURE_CREDENTIAL").map(Credential::load).transpose()?;
@@ -112,20 +112,16 @@ impl Client {
             Some(list) => list.parse()?,
             None => credential.as_ref().and_then(Credential::endpoints).unwrap_or_default(),
         };
-        let server_name = set("TENURE_SERVER_NAME");
-        let mut tls = match &credential {
-            Some(credential) => credential.tls(server_name.clone())?,
-            None => None,
-        };
         if let Some(authorities) = set("TENURE_CA") {
             let options = ClientTlsOptions { server_name, ..ClientTlsOptions::default() };
             let mut options = options.authorities_file(authorities.as_ref())?;
             if let (Some(certificate), Some(key)) = (set("TENURE_CERT"), set("TENURE_KEY")) {
                 options = options.certificate_files(certificate.as_ref(), key.as_ref())?;
             }
-            tls = Some(ClientTls::new(options, Arc::new(SystemClock))?);
-        }
-        if let Some(tls) = tls {
+            nodes = nodes.secured(ClientTls::new(options, Arc::new(SystemClock))?);
+        } else if let Some(credential) = &credential
+            && let Some(tls) = credential.tls(set("TENURE_SERVER_NAME"))?
+        {
             nodes = nodes.secured(tls);
         }
         if let Some(credential) = credential {

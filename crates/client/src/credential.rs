@@ -119,13 +119,11 @@ impl Credential {
         }
     }
 
-    /// TLS that believes these certificates alone; none if the credential has none.
+    /// How the cluster is reached over TLS, if the credential has the certificate of its root.
     pub fn tls(&self, server_name: Option<String>) -> Result<Option<ClientTls>, TlsError> {
-        if self.roots().is_empty() {
-            return Ok(None);
-        }
-        let authorities = self.roots().iter().map(|root| root.clone().into()).collect();
-        let options = ClientTlsOptions { authorities, server_name, ..ClientTlsOptions::default() };
+        let Some(file) = self.file().filter(|file| !file.roots.is_empty()) else { return Ok(None) };
+        let options = ClientTlsOptions { server_name, ..ClientTlsOptions::default() };
+        let options = options.authorities_text(file.roots_text().as_bytes())?;
         ClientTls::new(options, Arc::new(SystemClock)).map(Some)
     }
 

@@ -147,11 +147,10 @@ pub struct Endpoints {
 }
 
 impl PartialEq for Endpoints {
-    /// The same places, reached in the same way.
+    /// The same places, reached in the same way, by the same caller.
     fn eq(&self, other: &Self) -> bool {
-        self.list == other.list
-            && self.is_secured() == other.is_secured()
-            && self.credential == other.credential
+        let alike = self.list == other.list && self.is_secured() == other.is_secured();
+        alike && self.credential == other.credential
     }
 }
 

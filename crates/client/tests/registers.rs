@@ -251,7 +251,7 @@ impl Inside {
         let node = self.node.read().expect("no panic").clone();
         node.server()
             .node()
-            .submit(&tenure_core::Identity::Anyone, &revoke)
+            .submit(&tenure_core::Identity::Anyone, revoke)
             .await
             .expect("the node leads")
             .expect("it is held");

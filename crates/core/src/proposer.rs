@@ -73,10 +73,13 @@
 //! - *Tick.* While any deadline is pending there is an entry at least every K/2, so that a failover loses
 //!   little counted time and leases end in time. With no deadline pending nothing is written.
 
+mod fair_queue;
+
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use self::fair_queue::FairQueue;
 use crate::machine::Machine;
 use crate::time::{ClusterTime, Moment};
 
@@ -111,6 +114,12 @@ pub trait Message {
     /// they arrived together, so one receipt is right for all of them.
     fn renewals(&self) -> usize {
         1
+    }
+
+    /// Who it is from, as a number: callers take turns among messages that are neither opens nor renewals. One number
+    /// is one caller; those that have not said who they are share one.
+    fn caller(&self) -> u64 {
+        0
     }
 }
 
@@ -243,7 +252,7 @@ pub struct Proposer<M> {
     tags: VecDeque<Tag>,
     /// How many of the inbox the tags cover.
     tagged: usize,
-    queue: VecDeque<M>,
+    queue: FairQueue<M>,
     waiting: Waiting,
     in_flight: Vec<InFlight>,
     next_entry: u64,
@@ -324,7 +333,7 @@ impl<M: Message> Proposer<M> {
             inbox: VecDeque::new(),
             tags: VecDeque::new(),
             tagged: 0,
-            queue: VecDeque::new(),
+            queue: FairQueue::default(),
             waiting: Waiting::default(),
             in_flight: Vec::new(),
             next_entry: 0,
@@ -360,7 +369,7 @@ impl<M: Message> Proposer<M> {
         self.tags.clear();
         self.tagged = 0;
         self.waiting = Waiting::default();
-        self.inbox.drain(..).chain(self.queue.drain(..)).collect()
+        self.inbox.drain(..).chain(self.queue.drain()).collect()
     }
 
     /// Whether this node leads.
@@ -368,7 +377,9 @@ impl<M: Message> Proposer<M> {
         self.term.is_some()
     }
 
-    /// A message has arrived. It is given back if it cannot wait here.
+    /// A message has arrived. If there is no room, one is given back: this one; or, if it is neither an open nor a
+    /// renewal and another caller has more waiting, the newest of that caller's, in whose place it waits. The bound of
+    /// bytes may then be passed by what the two differ.
     pub fn arrived(&mut self, message: M) -> Result<(), (M, Turned)> {
         if self.term.is_none() {
             return Err((message, Turned::NotLeader));
@@ -386,14 +397,18 @@ impl<M: Message> Proposer<M> {
             QueueKind::Open => Some((&mut waiting.open_bytes, limits.open_bytes_waiting_max)),
             QueueKind::Other => Some((&mut waiting.command_bytes, limits.command_bytes_waiting_max)),
         };
-        if *many + more > many_max {
-            return Err((message, Turned::Overloaded));
+        // An empty queue takes a message of any size: limits on single messages are the edge's.
+        let heavy =
+            bytes.as_ref().is_some_and(|(bytes, max)| **bytes > 0 && **bytes + message.bytes() > *max);
+        if *many + more > many_max || heavy {
+            let room = if queue == QueueKind::Other { self.queue.give_way(message.caller()) } else { None };
+            let Some(pushed_out) = room else { return Err((message, Turned::Overloaded)) };
+            self.waiting.command_bytes += message.bytes();
+            self.waiting.command_bytes -= pushed_out.bytes();
+            self.queue.push(message);
+            return Err((pushed_out, Turned::Overloaded));
         }
-        if let Some((bytes, bytes_max)) = bytes {
-            // An empty queue takes a message of any size: limits on single messages are the edge's.
-            if *bytes > 0 && *bytes + message.bytes() > bytes_max {
-                return Err((message, Turned::Overloaded));
-            }
+        if let Some((bytes, _)) = bytes {
             *bytes += message.bytes();
         }
         *many += more;
@@ -401,7 +416,7 @@ impl<M: Message> Proposer<M> {
             // A newer renewal of the same session does not take an older one's place: the older one's receipt
             // is what holds the stamp back, and its sender may be waiting for its number.
             QueueKind::Renewal | QueueKind::Open => self.inbox.push_back(message),
-            QueueKind::Other => self.queue.push_back(message),
+            QueueKind::Other => self.queue.push(message),
         }
         Ok(())
     }
@@ -606,17 +621,27 @@ impl<M: Message> Proposer<M> {
     fn take_queue(&mut self, batch: &mut Vec<M>) {
         let limits = &self.limits;
         let (mut commands, mut bytes) = (0, 0);
-        for message in &self.queue {
+        let mut fits = |message: &M| {
             let more = message.bytes();
-            if commands == limits.commands_per_entry_max
-                || (commands > 0 && bytes + more > limits.command_bytes_per_entry_max)
-            {
-                break;
+            let full = commands == limits.commands_per_entry_max
+                || (commands > 0 && bytes + more > limits.command_bytes_per_entry_max);
+            if !full {
+                commands += 1;
+                bytes += more;
             }
-            commands += 1;
-            bytes += more;
+            !full
+        };
+        match self.queue.single() {
+            Some(single) => {
+                let taken = single.iter().take_while(|message| fits(message)).count();
+                batch.extend(single.drain(..taken));
+            }
+            None => {
+                while self.queue.front().is_some_and(&mut fits) {
+                    batch.extend(self.queue.pop());
+                }
+            }
         }
-        batch.extend(self.queue.drain(..commands));
         self.waiting.commands -= commands;
         self.waiting.command_bytes -= bytes;
     }

@@ -544,3 +544,71 @@ async fn breaking_the_glass_is_audited_and_ends_with_its_transaction() {
     assert_eq!(enforce::audit(admin, None).await.expect("audit").len(), 3);
     assert!(Postgres::new().mark(admin, &scope()).await.expect("mark").is_some());
 }
+
+/// A restored database has lines of transactions whose numbers come up again.
+#[tokio::test]
+async fn a_restored_line_of_a_broken_glass_opens_nothing() {
+    let Some(ledger) = Ledger::start("restored").await else { return };
+    let application = ledger.application().await;
+    application.batch_execute("BEGIN").await.expect("begin");
+    let row = application.query_one("SELECT pg_current_xact_id()::text", &[]).await.expect("a number");
+    let number: String = row.get(0);
+    let restored = format!(
+        "INSERT INTO tenure_fence.audit (what, scope, reason, detail) VALUES ('break glass', '{SCOPE}', 'restored', \
+         jsonb_build_object('transaction', '{number}', 'began', '1700000000.000000'))"
+    );
+    ledger.admin.batch_execute(&restored).await.expect("as a restore does");
+    let write = format!(
+        "SELECT set_config('tenure.glass_broken', '{SCOPE} {number}', true); \
+         UPDATE ledger.entries SET amount = 1 WHERE id = 1"
+    );
+    let refused = application.batch_execute(&write).await.expect_err("another transaction's line");
+    assert_eq!(refused.code().map(|code| code.code()), Some(NO_TOKEN));
+}
+
+/// The mark names the token that may write: an application that needs it has it from its lease.
+#[tokio::test]
+async fn the_application_cannot_read_the_mark() {
+    let Some(ledger) = Ledger::start("mark").await else { return };
+    let application = ledger.application().await;
+    let refused = attempt(&application, None, "SELECT token FROM tenure_fence.marks").await;
+    assert_eq!(refused, Err("42501".into()));
+    // Not even where an older release has granted it.
+    ledger.admin.batch_execute("GRANT SELECT ON tenure_fence.marks TO application").await.expect("granted");
+    enforce::install(&ledger.admin, &ledger.plan()).await.expect("installed again");
+    let refused = attempt(&application, None, "SELECT token FROM tenure_fence.marks").await;
+    assert_eq!(refused, Err("42501".into()));
+}
+
+/// A token that was never granted, far above all others, keeps every holder out. One audited call lowers the mark.
+#[tokio::test]
+async fn a_poisoned_mark_is_recoverable() {
+    let Some(ledger) = Ledger::start("poisoned").await else { return };
+    let application = ledger.application().await;
+    let write = "UPDATE ledger.entries SET amount = 1 WHERE id = 1";
+    let poison = format!("SELECT tenure_fence.barrier('{SCOPE}', 9007199254740991, 'mallory', NULL)");
+    application.batch_execute(&poison).await.expect("by design: it must be able to present a token");
+    assert_eq!(attempt(&application, Some(7), write).await, Err("TN001".into()));
+    let by = "operator".parse().expect("a name");
+    let fence = Postgres::new();
+    fence
+        .repair(&ledger.admin, &scope(), Token::try_from(6).expect("a token"), &by, "ticket 20")
+        .await
+        .expect("repaired");
+    assert_eq!(attempt(&application, Some(7), write).await, Ok(()));
+    let lines = enforce::audit(&ledger.admin, None).await.expect("audit");
+    assert!(lines.iter().any(|line| line.contains("repair") && line.contains("ticket 20")), "{lines:?}");
+}
+
+/// Names of roles and tables are data, whatever is in them.
+#[tokio::test]
+async fn a_role_named_like_a_quote_changes_nothing() {
+    let Some(ledger) = Ledger::start("quotes").await else { return };
+    for role in ["$check$; DROP SCHEMA tenure_fence CASCADE; --", "it's \"quoted\""] {
+        let quoted = role.replace('"', "\"\"");
+        ledger.admin.batch_execute(&format!("CREATE ROLE \"{quoted}\"")).await.expect("a role");
+        let plan = Install { roles: vec![role.into()], ..ledger.plan() };
+        enforce::install(&ledger.admin, &plan).await.expect("installed");
+    }
+    assert!(!enforce::status(&ledger.admin).await.expect("status").is_empty(), "the guard is still there");
+}

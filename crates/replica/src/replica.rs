@@ -198,6 +198,26 @@ impl<M: StateMachine> Replica<M> {
         self.parts.engine.trigger().snapshot().await.map_err(|fatal| FatalError(fatal.to_string()))
     }
 
+    /// Takes a snapshot now, and removes all of the log that it covers from the disk: also what a follower that lags a
+    /// little could have used. Returns when the snapshot is there; the files go a moment later.
+    pub async fn compact(&self) -> Result<(), FatalError> {
+        let stopped = || FatalError("the replica is stopping".into());
+        let mut metrics = self.parts.engine.metrics();
+        let applied = metrics.borrow_watched().last_applied.as_ref().map(|id| id.index());
+        self.parts.queue.push(Job::NewSegment).map_err(|error| FatalError(error.to_string()))?;
+        let covered = loop {
+            let covered = metrics.borrow_watched().snapshot.as_ref().map(|id| id.index());
+            if covered >= applied {
+                break covered;
+            }
+            // Again if one was under way that had begun before: it does not cover everything.
+            self.trigger_snapshot().await?;
+            metrics.changed().await.map_err(|_| stopped())?;
+        };
+        let Some(upto) = covered else { return Ok(()) };
+        self.parts.engine.trigger().purge_log(upto).await.map_err(|fatal| FatalError(fatal.to_string()))
+    }
+
     /// Hands leadership to `to` (or the most advanced voter). Returns when this node no longer
     /// leads, or with a refusal when it still does after two election timeouts.
     pub async fn transfer_leadership(&self, to: Option<NodeId>) -> Result<(), MembershipError> {

@@ -6,12 +6,13 @@
 //! before it was answered. The machine decides how every wait ends ([`Resolved`](tenure_core::Resolved)); nothing
 //! here makes up an answer.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use tenure_core::{
-    Acquire, AcquireBy, Answer, Caller, Command, Done, Identity, Open, SessionId, TransmissionId, Wait,
+    Acquire, AcquireBy, Answer, Caller, Command, Done, Identity, Open, ResourceName, SessionId, TransmissionId, Wait,
     WaitKey,
 };
 use tokio::sync::{oneshot, watch};
@@ -144,7 +145,7 @@ impl Node {
         poll: Option<Duration>,
     ) -> Result<Acquired, Failure> {
         let Plan { keeps_alive, undo } = Plan::of(&mut acquire, || self.draw_transmission());
-        let waits = acquire.wait != Wait::No;
+        let waits = !matches!(acquire.wait, Wait::No | Wait::For(Duration::ZERO));
         let poll = async {
             match poll {
                 Some(poll) => tokio::time::sleep(poll).await,
@@ -153,6 +154,7 @@ impl Node {
         };
         tokio::pin!(poll);
         let mut contact = self.contact();
+        let mut was_queued = false;
         loop {
             let concealed = self.conceal(Command::Acquire(Box::new(acquire.clone())));
             let own = concealed.own;
@@ -172,6 +174,8 @@ impl Node {
             };
             let answer = match answer {
                 Ok(answer) => answer,
+                // This transmission did nothing, but an earlier one is queued, or has been granted since.
+                Err(failure) if was_queued => return Err(failure.of_a_repetition()),
                 Err(failure) => {
                     if let (Some(hang_up), false) = (&mut hang_up, failure.may_have_been_applied()) {
                         hang_up.disarm();
@@ -179,28 +183,31 @@ impl Node {
                     return Err(failure);
                 }
             };
-            let (Ok(Done::Queued { session, ttl, ahead }), Some(resolved)) = (&answer, &mut resolved) else {
+            let Ok(Done::Queued { session, ttl, ahead }) = answer else {
                 if let (Some(hang_up), Err(_)) = (&mut hang_up, &answer) {
                     hang_up.disarm();
                 }
                 return Ok(Acquired::Over(answer, hang_up));
             };
-            let (session, ttl, ahead) = (*session, *ttl, *ahead);
-            let mut renew = tokio::time::interval(ttl / 3);
-            renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let ended = loop {
-                tokio::select! {
-                    biased;
-                    answer = &mut *resolved => break answer.ok(),
-                    () = &mut poll => return Ok(Acquired::Queued { session, ttl, ahead }),
-                    () = lost(&mut contact) => {
-                        let reason = "this node lost touch with its leader while the acquire was queued".into();
-                        return Err(Failure::Unknown { reason });
-                    }
-                    _ = renew.tick(), if keeps_alive => { let _ = self.renew(identity, vec![(session, 0)]).await; }
-                }
+            let Some(resolved) = &mut resolved else {
+                // It does not wait, and finds that an earlier transmission of it does. A plain call is refused.
+                return Ok(match hang_up {
+                    None => Acquired::Queued { session, ttl, ahead },
+                    Some(hang_up) => Acquired::Over(answer, Some(hang_up)),
+                });
             };
-            match ended {
+            was_queued = true;
+            let ended = tokio::select! {
+                biased;
+                answer = resolved => answer.ok(),
+                () = &mut poll => return Ok(Acquired::Queued { session, ttl, ahead }),
+                () = lost(&mut contact) => {
+                    let reason = "this node lost touch with its leader while the acquire was queued".into();
+                    return Err(Failure::Unknown { reason });
+                }
+                never = self.keep_alive(identity, session, ttl), if keeps_alive => match never {},
+            };
+            match ended.filter(|answer| is_about(answer, &acquire.resources)) {
                 Some(mut answer) => {
                     own.iter().for_each(|own| own.give_back(&mut answer));
                     if let (Some(hang_up), Err(_)) = (&mut hang_up, &answer) {
@@ -208,14 +215,25 @@ impl Node {
                     }
                     return Ok(Acquired::Over(answer, hang_up));
                 }
-                // A snapshot replaced the machine, and the end may have been in what it skipped: sending the acquire
-                // again, under the same number, nonce or transmission id, tells. Its own undo takes over.
+                // A snapshot replaced the machine, and the end may have been in what it skipped; or it is the end of
+                // another acquire under the same nonce. Sending the acquire again, under the same number, nonce or
+                // transmission id, tells. Its own undo takes over.
                 None => {
                     if let Some(hang_up) = &mut hang_up {
                         hang_up.disarm();
                     }
                 }
             }
+        }
+    }
+
+    /// Renews a session for as long as it is polled.
+    async fn keep_alive(&self, identity: &Identity, session: SessionId, ttl: Duration) -> Infallible {
+        let mut renew = tokio::time::interval(ttl / 3);
+        renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            renew.tick().await;
+            let _ = self.renew(identity, vec![(session, 0)]).await;
         }
     }
 
@@ -235,6 +253,14 @@ impl Node {
             let _ = sender.send((answer, hang_up));
         });
         receiver.await.map_err(|_| Failure::stopped_meanwhile())
+    }
+}
+
+/// Whether a wait that ended so was for these resources.
+fn is_about(answer: &Answer, resources: &[ResourceName]) -> bool {
+    match answer {
+        Ok(Done::Granted { grants, .. }) => grants.iter().map(|grant| &grant.resource).eq(resources),
+        _ => true,
     }
 }
 

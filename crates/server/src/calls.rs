@@ -11,7 +11,7 @@ use tenure_core::{
     SessionNumber, SessionView, Token, Verb, Wait,
 };
 use tenure_replica::Role;
-use tenure_wire::{ApiError, Captured, Code, json, words};
+use tenure_wire::{ApiError, Code, json, words};
 
 use crate::acquire::{Acquired, HangUp};
 use crate::call_table::Cost;
@@ -249,6 +249,10 @@ impl Api {
                 Done::Granted { grants, opened } => {
                     Ok(AcquireOutcome::Granted(Granted { grants, opened, hang_up }))
                 }
+                Done::Queued { .. } => {
+                    Err(ApiError::invalid("this session is queued for it already, by another call")
+                        .hint("give wait_ms to wait with that call"))
+                }
                 other => used_before(&other),
             },
             Acquired::Queued { session, ttl, ahead } => Ok(AcquireOutcome::Queued { session, ttl, ahead }),
@@ -434,8 +438,8 @@ impl Api {
     }
 }
 
-/// The state and the log index that it belongs to can be read together only if nothing is applied in between;
-/// on a busy node that takes a few attempts.
+/// A node whose state comes from a snapshot can tell the state's log index only if nothing is applied meanwhile: on a
+/// busy node that takes a few attempts.
 const HASH_ATTEMPTS: usize = 16;
 
 impl Api {
@@ -450,15 +454,11 @@ impl Api {
         let mut applied = status.applied;
         let mut state_hash = None;
         if with_state_hash {
-            for _ in 0..HASH_ATTEMPTS {
-                let before = self.node.status().replica.applied;
-                let state = self.node.glance(Captured::of);
-                if self.node.status().replica.applied == before {
-                    applied = before;
-                    let hash = tokio::task::spawn_blocking(move || state.state_hash()).await;
-                    state_hash = hash.ok().map(|hash| words::hex(&hash.to_be_bytes()));
-                    break;
-                }
+            let state = (0..HASH_ATTEMPTS).find_map(|_| self.node.state_with_index());
+            if let Some((index, state)) = state {
+                applied = Some(index);
+                let hash = tokio::task::spawn_blocking(move || state.state_hash()).await;
+                state_hash = hash.ok().map(|hash| words::hex(&hash.to_be_bytes()));
             }
         }
         let everybody = self.node.everybody().await;
@@ -499,6 +499,7 @@ impl Api {
                 format: format.get().into(),
                 format_next,
                 insecure: self.traffic.is_insecure(),
+                plain_sessions: Some(machine.plain_sessions() as u64).filter(|plain| *plain > 0),
             }
         }))
     }

@@ -7,6 +7,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use tracing::warn;
 
+use crate::handshakes::HANDSHAKES_MAX;
 use crate::listen::{CONNECTIONS_MAX, OWN_RESERVE};
 
 /// For log segments, snapshots being written, sent and received, the data directory, the runtime and the standard
@@ -26,9 +27,9 @@ fn raise() -> Option<u64> {
 }
 
 /// How many client connections this process has room for, if so many are asked for: raises the limit first.
-pub(crate) fn fit(asked: Option<usize>, in_cluster: bool) -> usize {
+pub(crate) fn fit(asked: Option<usize>, in_cluster: bool, tls: bool) -> usize {
     let descriptors = raise();
-    let derived = connections_max(descriptors, in_cluster);
+    let derived = connections_max(descriptors, in_cluster, tls);
     if derived < asked.unwrap_or(CONNECTIONS_MAX) {
         warn!(?descriptors, connections_max = derived, "the limit of open files allows no more connections");
     }
@@ -36,30 +37,37 @@ pub(crate) fn fit(asked: Option<usize>, in_cluster: bool) -> usize {
 }
 
 /// How many client connections so many descriptors are enough for.
-fn connections_max(descriptors: Option<u64>, in_cluster: bool) -> usize {
+fn connections_max(descriptors: Option<u64>, in_cluster: bool, tls: bool) -> usize {
     let Some(descriptors) = descriptors else { return CONNECTIONS_MAX };
     let peers = if in_cluster { PEERS_RESERVE } else { 0 };
     let left = descriptors.saturating_sub(FILES_RESERVE + peers + OWN_RESERVE as u64);
+    // Handshakes under way are no connections yet, and take descriptors all the same (`HandshakeLimits::beside`).
+    let handshakes = if tls { (2 * HANDSHAKES_MAX as u64).min(left / 4) } else { 0 };
+    let left = left - handshakes;
     usize::try_from(left).unwrap_or(CONNECTIONS_MAX).clamp(CONNECTIONS_MIN, CONNECTIONS_MAX)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::handshakes::HandshakeLimits;
 
     #[test]
     fn files_and_peers_come_before_clients() {
-        for (descriptors, in_cluster, connections) in [
-            (None, true, CONNECTIONS_MAX),
-            (Some(u64::MAX), true, CONNECTIONS_MAX),
-            (Some(1_048_576), true, CONNECTIONS_MAX),
-            (Some(1_024), true, 608),
-            (Some(1_024), false, 896),
-            (Some(256), true, CONNECTIONS_MIN),
+        for (descriptors, in_cluster, tls, connections) in [
+            (None, true, true, CONNECTIONS_MAX),
+            (Some(u64::MAX), true, true, CONNECTIONS_MAX),
+            (Some(1_048_576), true, true, CONNECTIONS_MAX),
+            (Some(1_024), true, false, 608),
+            (Some(1_024), true, true, 456),
+            (Some(1_024), false, false, 896),
+            (Some(256), true, false, CONNECTIONS_MIN),
         ] {
-            let found = connections_max(descriptors, in_cluster);
-            assert_eq!(found, connections, "{descriptors:?} in a cluster: {in_cluster}");
+            let found = connections_max(descriptors, in_cluster, tls);
+            assert_eq!(found, connections, "{descriptors:?} in a cluster: {in_cluster}, with TLS: {tls}");
         }
+        // What is left beside the connections is enough for the handshakes.
+        assert!(608 - 456 >= 2 * HandshakeLimits::beside(456).at_once_max);
     }
 
     /// One test, because the limit is the whole process's.
@@ -71,9 +79,9 @@ mod tests {
         setrlimit(Resource::Nofile, Rlimit { current, maximum }).expect("a soft limit may always be lowered");
         assert_eq!(raise(), maximum);
         assert_eq!(getrlimit(Resource::Nofile).current, maximum);
-        let derived = connections_max(maximum, true);
-        assert_eq!(fit(None, true), derived);
-        assert_eq!(fit(Some(usize::MAX), true), derived);
-        assert_eq!(fit(Some(3), true), 3, "fewer are as good");
+        let derived = connections_max(maximum, true, false);
+        assert_eq!(fit(None, true, false), derived);
+        assert_eq!(fit(Some(usize::MAX), true, false), derived);
+        assert_eq!(fit(Some(3), true, false), 3, "fewer are as good");
     }
 }

@@ -43,6 +43,16 @@ impl Failure {
         matches!(self, Failure::Unknown { .. })
     }
 
+    /// The failure of a request that was sent again: whatever this transmission did, an earlier one was applied.
+    pub(crate) fn of_a_repetition(self) -> Failure {
+        match self {
+            unknown @ Failure::Unknown { .. } => unknown,
+            other => {
+                Failure::Unknown { reason: format!("it was queued, and could not be asked about: {other}") }
+            }
+        }
+    }
+
     /// A full queue drains within a few commits.
     pub(crate) fn overloaded() -> Failure {
         Failure::Overloaded { retry_after: Duration::from_millis(100) }

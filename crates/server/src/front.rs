@@ -333,7 +333,7 @@ impl Front {
             response.headers_mut().insert(header::DATE, date);
         }
         asked.answered(&response, binding.map_or("-", |binding| binding.pattern), name);
-        guarded(response)
+        guarded(asked.expiring(response))
     }
 
     async fn answer_grpc<B>(self, mut request: Request<B>) -> Response<Body>
@@ -365,19 +365,8 @@ impl Front {
         };
         let method = found.and_then(|(_, binding)| binding).map_or("-", |binding| binding.path);
         asked.answered(&response, method, "");
-        guarded(response)
+        guarded(asked.expiring(response))
     }
-}
-
-/// Whom a request is from, where tests say so without a proof.
-#[cfg(test)]
-fn given_identity<B>(request: &Request<B>) -> Option<Identity> {
-    request.extensions().get::<Identity>().cloned()
-}
-
-#[cfg(not(test))]
-fn given_identity<B>(_: &Request<B>) -> Option<Identity> {
-    None
 }
 
 /// One request on its way through the front.
@@ -397,8 +386,11 @@ impl Asked {
             api: api.clone(),
             surface,
             context: CallContext {
-                // Until `identify` has found out.
-                identity: Identity::Anyone,
+                // Until `identify` has found out. A test may say it.
+                identity: match request.extensions().get::<Identity>() {
+                    Some(identity) if cfg!(test) => identity.clone(),
+                    _ => Identity::Anyone,
+                },
                 identity_expires_ms: None,
                 share: None,
                 source: source.map(|source| source.address.clone()),
@@ -427,10 +419,7 @@ impl Asked {
         request: &mut Request<B>,
     ) -> Result<Option<OwnedSemaphorePermit>, ApiError> {
         let unread = self.let_in(request)?;
-        match given_identity(request) {
-            Some(identity) => self.context.identity = identity,
-            None => self.identify(request.headers_mut()).await?,
-        }
+        self.identify(request.headers_mut()).await?;
         self.context.share = (self.api.callers.shares)
             .take(&self.context.identity, self.context.row.cost, self.started)?
             .map(Arc::new);
@@ -443,6 +432,9 @@ impl Asked {
 
     /// Finds out who the caller is. Pages for everybody need no identity; what was presented goes no further.
     async fn identify(&mut self, headers: &mut HeaderMap) -> Result<(), ApiError> {
+        if cfg!(test) && self.context.identity != Identity::Anyone {
+            return Ok(());
+        }
         let CallRow { verb, cost, .. } = self.context.row;
         if *verb == Verb::Public && matches!(cost, Cost::Page | Cost::Check) {
             headers.remove(header::AUTHORIZATION);
@@ -454,6 +446,19 @@ impl Asked {
         self.context.identity = identified.identity;
         self.context.identity_expires_ms = identified.expires_ms;
         Ok(())
+    }
+
+    /// A stream of a caller with a token ends with the token: whoever listens comes back with a new one, or not at all.
+    fn expiring(&self, response: Response<Body>) -> Response<Body> {
+        let cost = self.context.row.cost;
+        let Some(expires_ms) =
+            self.context.identity_expires_ms.filter(|_| cost.is_stream() || cost == Cost::Watch)
+        else {
+            return response;
+        };
+        let left = expires_ms.saturating_sub(self.api.clock.wall().as_unix_millis());
+        let over = Box::pin(tokio::time::sleep(Duration::from_millis(left)));
+        response.map(|body| Body::new(Expiring { body, over }))
     }
 
     /// The call as the audit log sees it.
@@ -654,6 +659,27 @@ fn host(authority: &str) -> &str {
     match authority.rsplit_once(':') {
         Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
         _ => authority,
+    }
+}
+
+/// An answer that ends when its caller's proof does.
+struct Expiring {
+    body: Body,
+    over: Pin<Box<Sleep>>,
+}
+
+impl http_body::Body for Expiring {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if self.over.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        Pin::new(&mut self.body).poll_frame(context)
     }
 }
 

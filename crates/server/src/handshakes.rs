@@ -14,6 +14,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+/// Handshakes at once, if there are descriptors for them.
+pub(crate) const HANDSHAKES_MAX: usize = 1_024;
+
 /// How many handshakes there may be, and how long each may take.
 #[derive(Clone, Copy, Debug)]
 pub struct HandshakeLimits {
@@ -30,11 +33,19 @@ pub struct HandshakeLimits {
 impl Default for HandshakeLimits {
     fn default() -> Self {
         Self {
-            at_once_max: 1_024,
+            at_once_max: HANDSHAKES_MAX,
             per_address_max: 64,
             within: Duration::from_secs(10),
             makes_room_after: Duration::from_secs(1),
         }
+    }
+}
+
+impl HandshakeLimits {
+    /// The usual ones, or fewer handshakes at once where there may be few connections.
+    pub fn beside(connections_max: usize) -> HandshakeLimits {
+        let usual = Self::default();
+        Self { at_once_max: (connections_max / 6).clamp(2, usual.at_once_max), ..usual }
     }
 }
 

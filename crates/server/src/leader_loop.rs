@@ -51,6 +51,8 @@ pub enum LeaderRequest {
         raises: bool,
         /// Whether it opens a session.
         opens: bool,
+        /// Who it is from, as a number: callers take turns.
+        caller: u64,
         /// Who waits.
         reply: Reply<Answer>,
     },
@@ -91,6 +93,13 @@ impl Message for LeaderRequest {
         match self {
             LeaderRequest::Renewals { renewals, .. } => renewals.len(),
             LeaderRequest::Command { .. } => 0,
+        }
+    }
+
+    fn caller(&self) -> u64 {
+        match self {
+            LeaderRequest::Renewals { .. } => 0,
+            LeaderRequest::Command { caller, .. } => *caller,
         }
     }
 }
@@ -354,6 +363,7 @@ impl LeaderLoop {
             version,
             raises,
             opens: false,
+            caller: 0,
             reply: Box::new(drop),
         });
     }
@@ -552,6 +562,7 @@ mod tests {
             version,
             raises: matches!(command, Command::Upgrade { .. }),
             opens: false,
+            caller: 0,
             reply: Box::new(drop),
         };
         let plain = request(&release(None), new);

@@ -50,7 +50,7 @@ mod upgrade;
 mod watching;
 
 pub use audit::{AuditFileLimits, AuditOptions, AuditPlace, AuditScope};
-pub use auth::{Algorithm, ClientCertificate, IdentityLimits, JwtIssuer, SignedBy};
+pub use auth::{Algorithm, IdentityLimits, JwtIssuer};
 pub use config::Config;
 pub use event_files::EventFileOptions;
 pub use event_hub::{EventHub, Listener};

@@ -28,7 +28,6 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Sleep, sleep, timeout};
 
-use crate::auth::ClientCertificate;
 use crate::connections::{Carrier, Connections, Place, RequestGuard, TableLimits};
 use crate::handshakes::{HandshakeLimits, HandshakePlace, Handshakes};
 use crate::metrics::Traffic;
@@ -74,8 +73,7 @@ impl Accept for TcpListener {
         let _ = detect_vanished(&connection);
         let own =
             from.ip().is_loopback() || connection.local_addr().is_ok_and(|local| local.ip() == from.ip());
-        let address = Some(from.ip().to_canonical());
-        Ok((connection, Peer { name: from.to_string(), address, own }))
+        Ok((connection, Peer { name: from.to_string(), address: Some(from.ip().to_canonical()), own }))
     }
 }
 
@@ -199,7 +197,7 @@ pub(crate) async fn listen(
         head_within: limits.head_within,
         idle_max: limits.idle_max,
     });
-    let handshakes = Handshakes::new(HandshakeLimits::default());
+    let handshakes = Handshakes::new(HandshakeLimits::beside(limits.connections_max));
     let refusal = too_many(limits.connections_max);
     let mut open = JoinSet::new();
     loop {
@@ -224,6 +222,13 @@ pub(crate) async fn listen(
                     let Some((spoken, greeted)) = spoken else { return };
                     let Some((place, made_room)) = connections.admit(peer.own) else {
                         traffic.connection_refused();
+                        let refusal = too_many(limits.connections_max);
+                        let _ = match spoken {
+                            Spoken::Tls(stream) => timeout(REFUSED_WITHIN, tell(*stream, &refusal)).await,
+                            Spoken::Plaintext(stream) => {
+                                timeout(REFUSED_WITHIN, tell(stream, &refusal)).await
+                            }
+                        };
                         return;
                     };
                     traffic.connection_opened();
@@ -410,6 +415,15 @@ async fn idle(carrier: &Carrier, idle_max: Duration) {
 fn refuse(mut connection: impl AsyncWrite + Unpin, refusal: &[u8]) {
     let mut context = Context::from_waker(std::task::Waker::noop());
     let _ = Pin::new(&mut connection).poll_write(&mut context, refusal);
+}
+
+/// How long a connection too many may take to be told so inside of TLS.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The same inside of TLS, where words have to be encrypted first.
+async fn tell(mut connection: impl AsyncWrite + Unpin, refusal: &[u8]) -> io::Result<()> {
+    connection.write_all(refusal).await?;
+    connection.shutdown().await
 }
 
 /// Why a connection ended before its time.

@@ -429,6 +429,11 @@ fn render_replica(node: &Node, page: &mut Page) {
         "1 if every member, as last heard, knows a newer format version than the agreed one: see `tenure cluster upgrade`.",
     )
     .value(u8::from(replica.protocol > u16::from(format)));
+    page.gauge(
+        "tenure_sessions_plain",
+        "Sessions whose secrets are stored as their openers know them: opened before format version 2.",
+    )
+    .value(node.glance(Machine::plain_sessions));
     page.gauge("tenure_peer_protocol", "The newest peer protocol that all members understand.")
         .value(replica.protocol);
     page.gauge("tenure_voters", "Members that vote.").value(replica.voters.len());

@@ -3,6 +3,7 @@
 //! Nothing here decides who holds a lease; commands go through the log, and what applying them answers
 //! comes back. Both front ends (HTTP and gRPC) stand on this and hold no rule of their own.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tenure_core::{
     Revision, Secret, SessionId, TransmissionId,
 };
 use tenure_replica::{Entropy, Execution, Leadership, NodeId, Replica, Status};
+use tenure_wire::Captured;
 use tokio::sync::{oneshot, watch};
 
 use crate::acquire::{HangUps, watch_contact};
@@ -70,6 +72,7 @@ struct Accepted {
     encoded: Vec<u8>,
     raises: bool,
     opens: bool,
+    caller: u64,
 }
 
 /// The event files, and where reading them runs: it blocks.
@@ -185,10 +188,9 @@ impl Node {
     /// itself.
     fn prepare(&self, identity: &Identity, submission: Submission) -> Result<(Accepted, Route), Failure> {
         match submission {
-            Submission::Command(concealed) => {
-                let Concealed { command, version, .. } = &*concealed;
-                let encoded = encode(*version, identity, command)?;
-                Ok((Accepted::new(*version, encoded, command), self.leader()))
+            Submission::Command(command) => {
+                let (version, encoded) = self.encode(identity, command)?;
+                Ok((Accepted::new(version, encoded, identity, command), self.leader()))
             }
             // Another node made these bytes; what is put into the log must be readable by all. What was forwarded
             // once is not forwarded again.
@@ -203,13 +205,13 @@ impl Node {
                     let reason = "a command that only a leader gives was forwarded".into();
                     return Err(Failure::Unknown { reason });
                 }
-                Ok((Accepted::new(version, encoded, command), Route::Here))
+                Ok((Accepted::new(version, encoded, identity, command), Route::Here))
             }
             Submission::Raise(to) => {
                 let command = Command::Upgrade { to };
                 let mut encoded = Vec::new();
                 tenure_wire::encode_command(to, &command, &mut encoded);
-                Ok((Accepted::new(to, encoded, &command), Route::Here))
+                Ok((Accepted::new(to, encoded, &Identity::Node, &command), Route::Here))
             }
         }
     }
@@ -386,6 +388,19 @@ impl Node {
         look(self.0.replica.machine().read().machine())
     }
 
+    /// The whole state, and a log index whose state it is; `None` if that index cannot be told, because entries were
+    /// applied meanwhile.
+    pub fn state_with_index(&self) -> Option<(u64, Captured)> {
+        let applied = || self.status().replica.applied;
+        let before = applied();
+        let (state, index) = {
+            let replicated = self.0.replica.machine().read();
+            (Captured::of(replicated.machine()), replicated.index_of_state(before))
+        };
+        let index = index.or_else(|| before.filter(|before| applied() == Some(*before)))?;
+        Some((index, state))
+    }
+
     /// Who is notified of what on this node.
     pub fn event_hub(&self) -> &Arc<EventHub> {
         &self.0.event_hub
@@ -409,6 +424,11 @@ impl Node {
     /// A name for a restore whose sender gave none.
     pub(crate) fn draw_restore(&self) -> RestoreId {
         RestoreId::new(self.0.entropy.draw().to_be_bytes())
+    }
+
+    /// Which forms this node's state has of secrets and nonces.
+    pub(crate) fn stage(&self) -> &SharedStage {
+        &self.0.stage
     }
 
     /// Plain acquires whose callers hung up.
@@ -499,15 +519,23 @@ async fn renew_where(
 }
 
 impl Accepted {
-    fn new(version: FormatVersion, encoded: Vec<u8>, command: &Command) -> Accepted {
+    fn new(version: FormatVersion, encoded: Vec<u8>, identity: &Identity, command: &Command) -> Accepted {
         let raises = matches!(command, Command::Upgrade { .. });
-        Accepted { version, encoded, raises, opens: opens(command) }
+        Accepted { version, encoded, raises, opens: opens(command), caller: caller(identity) }
     }
 
     fn request(self, reply: Reply<Answer>) -> LeaderRequest {
-        let Accepted { version, encoded, raises, opens } = self;
-        LeaderRequest::Command { encoded, version, raises, opens, reply }
+        let Accepted { version, encoded, raises, opens, caller } = self;
+        LeaderRequest::Command { encoded, version, raises, opens, caller, reply }
     }
+}
+
+/// A caller as a number, for the turns that callers take in the leader's queue. Those without a name share one.
+fn caller(identity: &Identity) -> u64 {
+    let Some(name) = identity.name() else { return 0 };
+    let mut hasher = std::hash::DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish() | 1
 }
 
 /// Whether a command opens a session, and so waits in the queue ahead of everything else.

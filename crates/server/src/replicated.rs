@@ -29,6 +29,8 @@ pub struct Replicated {
     stage: SharedStage,
     /// The newest format version that this node reads.
     newest: FormatVersion,
+    /// The log index of the last entry that changed the machine; `None` before the first one, and after a snapshot.
+    last_entry: Option<u64>,
 }
 
 /// What applying one entry answered, and where the machine's time stood then.
@@ -56,7 +58,7 @@ impl Replicated {
     ) -> Self {
         let (machine, pace) = (Machine::default(), LeaderPace::new(RHO_PPM));
         let stage = SharedStage::default();
-        Self { machine, event_hub, event_files, clock, pace, agreed, stage, newest }
+        Self { machine, event_hub, event_files, clock, pace, agreed, stage, newest, last_entry: None }
     }
 
     /// How much of the state is hashed, to be read without the machine.
@@ -84,6 +86,15 @@ impl Replicated {
         &self.machine
     }
 
+    /// A log index whose state is this one, given an index that had been applied before the machine was locked.
+    ///
+    /// The replica reports an index as applied some time after the machine has changed, so that number alone would be
+    /// too low. The engine has entries of its own, which change nothing here, so the last entry alone would be too low as
+    /// well. `None` where the machine does not know its last entry.
+    pub fn index_of_state(&self, applied_before: Option<u64>) -> Option<u64> {
+        self.last_entry.max(applied_before).filter(|_| self.last_entry.is_some())
+    }
+
     /// What the proposer must know of the machine's time.
     pub fn time(&self) -> MachineTime {
         MachineTime {
@@ -98,19 +109,20 @@ impl StateMachine for Replicated {
     type Response = AppliedEntry;
     type Capture = Capture;
 
-    fn apply(&mut self, _index: u64, _term: u64, entry: &[u8]) -> AppliedEntry {
+    fn apply(&mut self, index: u64, _term: u64, entry: &[u8]) -> AppliedEntry {
         // The bytes have passed their checksums and a leader of this cluster made them. What cannot be
         // read must not be skipped: this node would then agree with nobody.
         let entry = tenure_wire::decode_entry(self.newest, entry)
             .unwrap_or_else(|error| panic!("cannot apply: {error}"));
         let applied = self.machine.apply(entry);
+        self.last_entry = Some(index);
         if let Some(discarded) = self.machine.take_discarded() {
             // Freeing a million records takes most of a second, in which nothing would be applied.
             std::thread::spawn(move || drop(discarded));
         }
         let format = self.machine.format();
         self.agreed.set(format.get().into());
-        self.stage.follow(&self.machine);
+        self.stage.applied(&self.machine);
         self.follow_pace();
         let cluster = self.machine.settings().cluster;
         self.event_files.append(cluster, format, self.machine.fresh_events());
@@ -151,8 +163,9 @@ impl StateMachine for Replicated {
             "a newer tenure wrote this snapshot: run that version on this node"
         );
         self.agreed.set(machine.format().get().into());
-        self.stage.follow(&machine);
+        self.stage.restored(&machine);
         let old = std::mem::replace(&mut self.machine, machine);
+        self.last_entry = None;
         // Freeing a million sessions takes most of a second, in which nothing would be applied.
         std::thread::spawn(move || drop(old));
         self.event_hub.reset(&self.machine);
@@ -170,23 +183,49 @@ mod tests {
 
     use crate::event_files::EventFileOptions;
 
-    /// Every node compares the stamps that it applies with its own clock; a snapshot says nothing of the leader's clock.
-    #[test]
-    fn a_leader_with_a_fast_clock_is_noticed_and_a_snapshot_is_not() {
-        let clock = ManualClock::new();
-        let mut replicated = Replicated::new(
+    fn replicated(clock: &ManualClock) -> Replicated {
+        Replicated::new(
             EventHub::new(),
             EventFiles::open(Arc::new(SimDisk::new()), EventFileOptions::default()),
             Arc::new(clock.clone()),
             Agreed::default(),
             FormatVersion::NEWEST,
-        );
+        )
+    }
+
+    /// An entry without a command, so long after the one before.
+    fn tick(replicated: &Replicated, after: Duration) -> Vec<u8> {
+        let at = replicated.machine().time().plus(after);
+        let (wall, renewals, commands) = (WallTime::default(), Vec::new(), Vec::new());
+        let mut bytes = Vec::new();
+        tenure_wire::encode_entry(FormatVersion::V1, &Entry { at, wall, renewals, commands }, &mut bytes);
+        bytes
+    }
+
+    /// Nodes compare their states by index. A state that was already one entry further than the replica had reported was
+    /// shown under the index before, and equal nodes looked different.
+    #[test]
+    fn a_state_is_never_shown_under_the_index_before_it() {
+        let mut replicated = replicated(&ManualClock::new());
+        assert_eq!(replicated.index_of_state(Some(3)), None, "no entry yet");
+        let bytes = tick(&replicated, Duration::from_secs(1));
+        replicated.apply(5, 1, &bytes);
+        assert_eq!(replicated.index_of_state(Some(4)), Some(5), "entry 5 is applied and not reported yet");
+        assert_eq!(replicated.index_of_state(None), Some(5));
+        assert_eq!(replicated.index_of_state(Some(7)), Some(7), "6 and 7 were the engine's own");
+        let capture = replicated.capture();
+        replicated.restore(capture);
+        assert_eq!(replicated.index_of_state(Some(7)), None, "a snapshot's index is not known here");
+    }
+
+    /// Every node compares the stamps that it applies with its own clock; a snapshot says nothing of the leader's clock.
+    #[test]
+    fn a_leader_with_a_fast_clock_is_noticed_and_a_snapshot_is_not() {
+        let clock = ManualClock::new();
+        let mut replicated = replicated(&clock);
         let apply = |replicated: &mut Replicated, ahead: Duration| {
             clock.advance(Duration::from_secs(1));
-            let at = replicated.machine().time().plus(Duration::from_secs(1) + ahead);
-            let (wall, renewals, commands) = (WallTime::default(), Vec::new(), Vec::new());
-            let mut bytes = Vec::new();
-            tenure_wire::encode_entry(FormatVersion::V1, &Entry { at, wall, renewals, commands }, &mut bytes);
+            let bytes = tick(replicated, Duration::from_secs(1) + ahead);
             replicated.apply(1, 1, &bytes);
         };
         for _ in 0..200 {

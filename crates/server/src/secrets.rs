@@ -22,6 +22,7 @@ use sha2::{Digest, Sha256};
 use tenure_core::{
     AcquireBy, Answer, Command, Done, FormatVersion, Machine, Nonce, Open, Secret, SecretForm, SessionId,
 };
+use tokio::sync::Notify;
 
 /// One hash for each use, so that none can stand for another.
 mod domain {
@@ -78,11 +79,18 @@ pub(crate) enum Stage {
 
 /// The stage of this node's state, readable without looking into the machine.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SharedStage(Arc<AtomicU8>);
+pub(crate) struct SharedStage(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    stage: AtomicU8,
+    /// The raise to hashes was applied here, to a state that had seen sessions.
+    raised: Notify,
+}
 
 impl SharedStage {
     pub fn get(&self) -> Stage {
-        match self.0.load(Ordering::Acquire) {
+        match self.0.stage.load(Ordering::Acquire) {
             0 => Stage::Plain,
             1 => Stage::Mixed,
             _ => Stage::Hashed,
@@ -90,13 +98,30 @@ impl SharedStage {
     }
 
     /// Takes in what was applied. The agreed version has been published before.
-    pub fn follow(&self, machine: &Machine) {
+    pub fn applied(&self, machine: &Machine) {
+        if self.set(machine) == 0 && self.get() != Stage::Plain && machine.sessions_opened() > 0 {
+            self.0.raised.notify_one();
+        }
+    }
+
+    /// Takes in what a snapshot brought.
+    pub fn restored(&self, machine: &Machine) {
+        self.set(machine);
+    }
+
+    fn set(&self, machine: &Machine) -> u8 {
         let stage = match (machine.format() >= FormatVersion::V2, machine.is_concealed()) {
             (false, _) => 0,
             (true, false) => 1,
             (true, true) => 2,
         };
-        self.0.store(stage, Ordering::Release);
+        self.0.stage.swap(stage, Ordering::AcqRel)
+    }
+
+    /// Resolves when the raise was applied on this node to a state that had seen sessions, also if that was while the log
+    /// was read at its start: then no snapshot has taken the place of what was written before.
+    pub async fn raised(&self) {
+        self.0.raised.notified().await;
     }
 }
 

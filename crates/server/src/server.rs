@@ -84,6 +84,7 @@ pub struct Server {
     front: JoinHandle<()>,
     leader_loop: JoinHandle<()>,
     members: JoinHandle<()>,
+    concealing: JoinHandle<()>,
     upgrade: Option<JoinHandle<()>>,
     event_files: JoinHandle<()>,
     #[cfg(test)]
@@ -109,7 +110,8 @@ impl Server {
                 )
             })?;
             let wanted = config.connections_max;
-            let fit = move |peers| descriptors::fit(wanted, peers);
+            let tls = config.client_tls.is_some();
+            let fit = move |peers| descriptors::fit(wanted, peers, tls);
             Server::assemble(config, world, accept, address, fit).await
         };
         started.boxed()
@@ -209,6 +211,7 @@ impl Server {
         let event_files = tokio::spawn(event_files.keep(world.execution));
         let leader_loop = tokio::spawn(leader_loop.work());
         let members = tokio::spawn(node.clone().keep_members());
+        let concealing = tokio::spawn(node.clone().keep_concealed());
         let upgrade = config
             .auto_upgrade
             .map(|after| tokio::spawn(node.clone().keep_upgraded(after, world.clock.clone())));
@@ -242,6 +245,7 @@ impl Server {
             front,
             leader_loop,
             members,
+            concealing,
             upgrade,
             event_files,
             #[cfg(test)]
@@ -316,6 +320,7 @@ impl Server {
         self.audit.1.abort();
         self.audit.0.finish().await;
         self.members.abort();
+        self.concealing.abort();
         if let Some(certificates) = self.certificates {
             certificates.abort();
         }

@@ -37,6 +37,15 @@ impl Node {
         Ok(proto::UpgradeResponse { from: from.get().into(), to: to.get().into() })
     }
 
+    /// Once the version that hashes secrets was agreed on, takes what was written before off this node's disk.
+    pub(crate) async fn keep_concealed(self) {
+        self.stage().raised().await;
+        match self.replica().compact().await {
+            Ok(()) => tracing::info!("what was logged before the raise was replaced by a snapshot"),
+            Err(error) => tracing::warn!(%error, "what was logged before the raise is still on the disk"),
+        }
+    }
+
     /// Raises the agreed version by itself, while this node leads and once a raise has been possible for so long.
     pub(crate) async fn keep_upgraded(self, after: Duration, clock: Arc<dyn Clock>) {
         let mut upgrade = AutoUpgrade::new(after);

@@ -164,16 +164,22 @@ impl CredentialFile {
         whole.push_str("credential: ");
         whole.push_str(&self.bearer.reveal());
         whole.push('\n');
-        for root in &self.roots {
-            whole.push_str(&format!("\n{BEGIN}\n"));
-            for line in STANDARD.encode(root).as_bytes().chunks(64) {
-                whole.push_str(std::str::from_utf8(line).expect("base64 is ASCII"));
-                whole.push('\n');
-            }
-            whole.push_str(END);
-            whole.push('\n');
-        }
+        whole.push_str(&self.roots_text());
         whole
+    }
+
+    /// The certificates of the root, as a PEM file has them.
+    pub fn roots_text(&self) -> String {
+        let mut text = String::new();
+        for root in &self.roots {
+            text += &format!("\n{BEGIN}\n");
+            for line in STANDARD.encode(root).as_bytes().chunks(64) {
+                text += std::str::from_utf8(line).expect("base64 is ASCII");
+                text.push('\n');
+            }
+            text += &format!("{END}\n");
+        }
+        text
     }
 }
 

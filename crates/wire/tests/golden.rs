@@ -375,6 +375,7 @@ fn the_bodies_of_answers() {
                 format: 1,
                 format_next: Some(2),
                 insecure: false,
+                plain_sessions: Some(7),
             },
         ),
     ]

@@ -32,21 +32,24 @@ const RENEWALS_PER_MESSAGE_MAX: usize = 65_536;
 pub struct Tenure {
     connections: Connections<Connection>,
     endpoints: Vec<String>,
+    access: Access,
+}
+
+/// How a cluster is reached, and what is presented there.
+#[derive(Clone)]
+struct Access {
     tls: Option<ClientTls>,
     credential: Option<Credential>,
 }
 
 impl Tenure {
     async fn connection(&self, way: usize) -> Result<Arc<Connection>> {
-        let (tls, credential) = (&self.tls, &self.credential);
-        self.connections
-            .get(way, |endpoint| Connection::connect(endpoint, tls.clone(), credential.clone()))
-            .await
+        let access = &self.access;
+        self.connections.get(way, |endpoint| Connection::connect(endpoint, access)).await
     }
 
     async fn dial(&self, way: usize) -> Result<Channel> {
-        let endpoint = &self.endpoints[way % self.endpoints.len()];
-        dial(endpoint, self.tls.clone(), self.credential.clone()).await
+        dial(&self.endpoints[way % self.endpoints.len()], &self.access).await
     }
 }
 
@@ -72,35 +75,30 @@ impl Breaks for Connection {
     }
 }
 
-async fn dial(endpoint: &str, tls: Option<ClientTls>, credential: Option<Credential>) -> Result<Channel> {
+async fn dial(endpoint: &str, access: &Access) -> Result<Channel> {
     let made = Endpoint::from_shared(format!("http://{endpoint}"))
         .map_err(|error| BenchError::new(format!("{endpoint} is no address: {error}")))?
         .tcp_nodelay(true)
         .initial_stream_window_size(4 << 20)
         .initial_connection_window_size(16 << 20);
-    let mut reached = Endpoints::default();
-    if let Some(tls) = tls {
-        reached = reached.secured(tls);
+    let mut endpoints = Endpoints::default();
+    if let Some(tls) = &access.tls {
+        endpoints = endpoints.secured(tls.clone());
     }
-    if let Some(credential) = credential {
-        reached = reached.with_credential(credential);
+    if let Some(credential) = &access.credential {
+        endpoints = endpoints.with_credential(credential.clone());
     }
-    reached
-        .connect(made)
-        .await
+    let connected = endpoints.connect(made).await;
+    connected
         .map_err(|error| BenchError::unreachable(format!("{error}: {:?}", std::error::Error::source(&error))))
 }
 
 impl Connection {
-    async fn connect(
-        endpoint: String,
-        tls: Option<ClientTls>,
-        credential: Option<Credential>,
-    ) -> Result<Connection> {
+    async fn connect(endpoint: String, access: &Access) -> Result<Connection> {
         let (frames, waiting) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared::default());
         let outgoing = outgoing(waiting, shared.clone());
-        let channel = dial(&endpoint, tls, credential).await?;
+        let channel = dial(&endpoint, access).await?;
         let mut client = proto::stream_client::StreamClient::new(channel.clone());
         let inbound = client.commands(outgoing).await?.into_inner();
         tokio::spawn(listen(inbound, shared.clone(), frames.clone()));
@@ -270,13 +268,6 @@ mod parking {
     }
 }
 
-impl Tenure {
-    async fn connection(&self, way: usize) -> Result<Arc<Connection>> {
-        let connect = |endpoint| Connection::connect(endpoint, self.credential.clone());
-        self.connections.get(way, connect).await
-    }
-}
-
 impl Store for Tenure {
     type Session = TenureSession;
     type Fleet = TenureFleet;
@@ -285,8 +276,7 @@ impl Store for Tenure {
         let store = Tenure {
             connections: Connections::new(&plan.endpoints, plan.connections.min(plan.clients)),
             endpoints: plan.endpoints.clone(),
-            credential: plan.credential.clone(),
-            tls: plan.tls.clone(),
+            access: Access { tls: plan.tls.clone(), credential: plan.credential.clone() },
         };
         store.connection(0).await?;
         Ok(store)

@@ -91,6 +91,7 @@ impl NodeConnection {
             .http2_keep_alive_interval(PROBE_EVERY)
             .keep_alive_timeout(PROBE_WITHIN)
             .keep_alive_while_idle(true);
+        // Without a credential: what a client presents is passed on with its calls.
         let made = match timeout(CONNECT_WITHIN, endpoints.connect(endpoint)).await {
             // The agent presents nothing of its own: what a client presents is passed on with its calls.
             Ok(Ok(made)) => made,

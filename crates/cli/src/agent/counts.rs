@@ -13,6 +13,7 @@ pub struct Counts {
     renewals: AtomicU64,
     failed: AtomicU64,
     died: AtomicU64,
+    turned_away: AtomicU64,
 }
 
 impl Counts {
@@ -24,6 +25,11 @@ impl Counts {
     /// A client's connection has ended.
     pub fn client_went(&self) {
         self.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A connection was refused: another user's, or one too many.
+    pub fn turned_away(&self) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
     }
 
     /// So many sessions are renewed through this agent.
@@ -57,6 +63,7 @@ impl Counts {
             "renewals": read(&self.renewals),
             "failed": read(&self.failed),
             "died": read(&self.died),
+            "turned_away": read(&self.turned_away),
         })
     }
 

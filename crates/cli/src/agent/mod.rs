@@ -9,6 +9,7 @@
 //!
 //! One thing it knows better than the store: whether a process on this host is dead (`processes.rs`).
 
+mod admission;
 mod connections;
 mod counts;
 mod processes;
@@ -31,6 +32,7 @@ use tonic::body::Body;
 use tonic_prost::ProstCodec;
 use tower::{Service, service_fn};
 
+pub use admission::Admission;
 use connections::Connections;
 pub use counts::Counts;
 use processes::{Process, Processes};
@@ -68,11 +70,21 @@ impl Agent {
         &self.counts
     }
 
-    /// Serves whoever connects, for ever.
-    pub async fn serve(self, listener: UnixListener) {
+    /// Serves whoever connects and is let in, for ever.
+    pub async fn serve(self, listener: UnixListener, admission: Admission) {
         loop {
             match listener.accept().await {
-                Ok((connection, _)) => drop(tokio::spawn(self.clone().serve_connection(connection))),
+                Ok((connection, _)) => match admission.admit(&connection) {
+                    Some(place) => {
+                        let agent = self.clone();
+                        tokio::spawn(async move {
+                            agent.serve_connection(connection).await;
+                            drop(place);
+                        });
+                    }
+                    // Hung up: its client goes on over the network.
+                    None => self.counts.turned_away(),
+                },
                 Err(_) => tokio::time::sleep(ACCEPT_AGAIN_AFTER).await,
             }
         }

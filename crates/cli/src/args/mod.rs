@@ -67,12 +67,30 @@ pub struct Globals {
 }
 
 impl Globals {
-    /// Reads the credential, if there is one, and the files for TLS; from then on the endpoints carry both.
+    /// The same, with endpoints that carry the credential, and are reached over TLS if that was asked for or the
+    /// credential says so.
     pub fn secured(mut self) -> Result<Globals, CommandError> {
-        if let Some(path) = self.credential.as_ref().filter(|path| !path.as_os_str().is_empty()) {
-            let credential = Credential::load(path)?;
-            if let Some(endpoints) = credential.endpoints().filter(|_| !self.endpoints_named) {
-                self.endpoints = endpoints;
+        let usage = |message: String| CommandError::said(Exit::Usage, message);
+        self.load_credential()?;
+        let credential = self.endpoints.credential().cloned();
+        let tls = match (self.tls.client().map_err(|error| usage(error.to_string()))?, &credential) {
+            (Some(_), Some(_)) if self.tls.root.is_some() || self.tls.cert.is_some() => {
+                let message = "a certificate and a credential both say who you are".to_owned();
+                let hint = "leave out --credential (TENURE_CREDENTIAL), or --root and --cert (TENURE_ROOT, TENURE_CERT)";
+                return Err(CommandError::with_hint(Exit::Usage, message, hint));
+            }
+            (Some(tls), _) => Some(tls),
+            (None, Some(credential)) => {
+                credential.tls(self.tls.server_name.clone()).map_err(|error| usage(error.to_string()))?
+            }
+            (None, None) => None,
+        };
+        match tls {
+            Some(tls) => self.endpoints = self.endpoints.secured(tls),
+            None if self.endpoints.is_secured() => {
+                let hint = "name the file with --ca or TENURE_CA, or the root with --root or TENURE_ROOT";
+                let message = "https:// needs the certificate of an authority".to_owned();
+                return Err(CommandError::with_hint(Exit::Usage, message, hint));
             }
             self.endpoints = self.endpoints.with_credential(credential);
         }
@@ -84,6 +102,19 @@ impl Globals {
             return Err(CommandError::with_hint(Exit::Usage, message, hint));
         }
         Ok(self)
+    }
+
+    /// Reads the credential, if there is one; from then on the endpoints carry it.
+    fn load_credential(&mut self) -> Result<(), CredentialError> {
+        let Some(path) = self.credential.as_ref().filter(|path| !path.as_os_str().is_empty()) else {
+            return Ok(());
+        };
+        let credential = Credential::load(path)?;
+        if let Some(endpoints) = credential.endpoints().filter(|_| !self.endpoints_named) {
+            self.endpoints = endpoints;
+        }
+        self.endpoints = self.endpoints.clone().with_credential(credential);
+        Ok(())
     }
 }
 

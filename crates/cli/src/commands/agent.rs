@@ -2,7 +2,7 @@
 //! does everything else.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::agent::Agent;
+use crate::agent::{Admission, Agent};
 use crate::args::{Globals, Length};
 use crate::error::CommandError;
 use crate::exit::Exit;
@@ -98,7 +98,7 @@ async fn serve(args: Args, globals: &Globals, output: &Output) -> Result<Exit, C
         _ = term.recv() => {}
         _ = interrupt.recv() => {}
         failed = report(&agent, report_every, output) => failed?,
-        () = agent.clone().serve(listener) => {}
+        () = agent.clone().serve(listener, Admission::new(args.mode)) => {}
     }
     // Best effort: the next agent clears a socket away that nobody listens at. What is not ours any more is
     // left alone.
@@ -175,10 +175,24 @@ async fn listen(socket: &Path, mode: u32) -> Result<UnixListener, CommandError> 
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(failed("cannot be looked at", error)),
     }
-    let listener = UnixListener::bind(socket).map_err(|error| failed("cannot be listened at", error))?;
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(mode))
-        .map_err(|error| failed("cannot be given its mode", error))?;
-    Ok(listener)
+    bind(socket, mode).map_err(|error| failed("cannot be listened at", error))
+}
+
+/// A socket that has its mode before anybody can reach it: a mode that is set afterwards comes too late for whoever connects
+/// in between. It is made in a directory of ours and then linked to its place, which fails if something is there.
+fn bind(socket: &Path, mode: u32) -> io::Result<UnixListener> {
+    let name = socket.file_name().ok_or_else(|| io::Error::other("it has no name"))?;
+    let private = socket.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
+    std::fs::DirBuilder::new().mode(0o700).create(&private)?;
+    let made = private.join("s");
+    let bound = UnixListener::bind(&made).and_then(|listener| {
+        std::fs::set_permissions(&made, std::fs::Permissions::from_mode(mode))?;
+        std::fs::hard_link(&made, socket)?;
+        Ok(listener)
+    });
+    let _ = std::fs::remove_file(&made);
+    let _ = std::fs::remove_dir(&private);
+    bound
 }
 
 #[cfg(test)]
@@ -221,6 +235,14 @@ mod tests {
             UnixStream::connect(at(name)).await.expect("somebody listens");
             drop(listener);
         }
+        for mode in [0o600, 0o660, 0o606] {
+            let _listener = listen(&at("new"), mode).await.expect("a socket");
+            let has = std::fs::metadata(at("new")).expect("it is there").mode() & 0o777;
+            assert_eq!(has, mode);
+        }
+        let left = std::fs::read_dir(&folder).expect("a folder").flatten();
+        let hidden = left.filter(|file| file.file_name().to_string_lossy().starts_with('.'));
+        assert_eq!(hidden.count(), 0, "nothing of ours is left behind");
         drop(live);
         std::fs::remove_dir_all(&folder).expect("it can be removed");
     }

@@ -12,6 +12,7 @@ use tenure_client::proto::auth_client::AuthClient;
 use tenure_client::{Bearer, CredentialFile};
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::{CredentialId, IdentityName, WallTime};
+use tenure_tls::Root;
 use tenure_wire::json as shapes_json;
 use tenure_wire::words::{calendar, hex};
 
@@ -203,14 +204,24 @@ async fn issue(
         async move { AuthClient::new(channel).put_credential(request).await }
     };
     context.change_repeatably(send).await?;
-    let own = context.endpoints.credential();
+    let roots = roots(context)?;
     Ok(CredentialFile {
         name: identity.within_source().to_owned(),
         endpoints: context.endpoints.as_slice().iter().map(ToString::to_string).collect(),
         expires: expires.map(|at| calendar(WallTime::from_unix_millis(at))),
         bearer,
-        roots: own.map_or_else(Vec::new, |own| own.roots().to_vec()),
+        roots,
     })
+}
+
+/// The certificates by which the cluster is known: those of the caller's own credential, or of the root that it has.
+fn roots(context: &Context<'_>) -> Result<Vec<Vec<u8>>, CommandError> {
+    if let Some(own) = context.endpoints.credential().filter(|own| !own.roots().is_empty()) {
+        return Ok(own.roots().to_vec());
+    }
+    let Some(path) = &context.tls.root else { return Ok(Vec::new()) };
+    let root = Root::read(path).map_err(|error| usage(error.to_string()))?;
+    Ok(root.certificates().iter().map(|certificate| certificate.to_vec()).collect())
 }
 
 /// Writes the file to stdout. One that the shell has made for it gets mode 600 first: a credential that others can read

@@ -9,7 +9,7 @@ use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwins
 use serde_json::json;
 use tenure_client::proto::cluster_client::ClusterClient;
 use tenure_client::proto::leases_client::LeasesClient;
-use tenure_client::{Endpoints, proto};
+use tenure_client::{ClientTls, Credential, Endpoints, proto};
 use tenure_clock::{Clock, SystemClock};
 use tenure_core::Moment;
 use tenure_tls::Protocol;
@@ -217,7 +217,7 @@ async fn look(prefix: &str, context: &Context<'_>) -> Result<Glance, CommandErro
 /// The page at `/metrics` of the first endpoint that gives it.
 async fn metrics(endpoints: &Endpoints) -> Option<String> {
     for endpoint in endpoints.as_slice() {
-        if let Ok(page) = get_metrics(endpoints, &endpoint.to_string()).await {
+        if let Ok(page) = get_metrics(endpoints.tls(), endpoints.credential(), &endpoint.to_string()).await {
             return Some(page);
         }
     }
@@ -225,26 +225,30 @@ async fn metrics(endpoints: &Endpoints) -> Option<String> {
 }
 
 /// One request, one answer, one connection: less than a library for it would be.
-async fn get_metrics(endpoints: &Endpoints, address: &str) -> io::Result<String> {
+async fn get_metrics(
+    tls: Option<&ClientTls>,
+    credential: Option<&Credential>,
+    address: &str,
+) -> io::Result<String> {
     let stream = TcpStream::connect(address).await?;
-    match endpoints.tls() {
-        None => ask_for_metrics(stream, endpoints, address).await,
+    match tls {
+        None => ask_for_metrics(stream, credential, address).await,
         Some(tls) => {
             let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
             let stream = tls.connect(host, stream, Protocol::Http1).await?;
-            ask_for_metrics(stream, endpoints, address).await
+            ask_for_metrics(stream, credential, address).await
         }
     }
 }
 
 async fn ask_for_metrics(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
-    endpoints: &Endpoints,
+    credential: Option<&Credential>,
     address: &str,
 ) -> io::Result<String> {
     let head = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\nConnection: close\r\n");
     stream.write_all(head.as_bytes()).await?;
-    if let Some(credential) = endpoints.credential() {
+    if let Some(credential) = credential {
         stream.write_all(b"Authorization: ").await?;
         stream.write_all(credential.authorization().as_bytes()).await?;
         stream.write_all(b"\r\n").await?;

@@ -334,6 +334,12 @@ pub fn cluster(status: &ClusterStatus, form: Form) -> String {
         ));
         text.push('\n');
     }
+    if let Some(plain) = status.plain_sessions.filter(|_| status.format >= 2) {
+        text += &format!(
+            "{plain} of its sessions were opened before format version 2: their ids stand in the log and in snapshots until \
+             they end.\n"
+        );
+    }
     if !learners.is_empty() {
         let numbers: Vec<String> = learners.iter().map(|node| node.node.to_string()).collect();
         let again: String =

@@ -320,6 +320,11 @@ impl Machine {
         self.state.pulses.get(session).map(|pulse| pulse.number)
     }
 
+    /// How many sessions were ever opened.
+    pub fn sessions_opened(&self) -> u64 {
+        self.state.sessions_opened
+    }
+
     /// How many sessions are left whose secrets are kept as their openers know them.
     pub fn plain_sessions(&self) -> usize {
         self.plain_sessions

@@ -70,7 +70,7 @@ pub async fn install(client: &Client, install: &Install) -> Result<Installed, Fe
     for role in &install.roles {
         let role = identifier(role);
         sql += &format!(
-            "GRANT USAGE ON SCHEMA tenure_fence TO {role}; GRANT SELECT ON tenure_fence.marks TO {role};
+            "GRANT USAGE ON SCHEMA tenure_fence TO {role}; REVOKE SELECT ON tenure_fence.marks FROM {role};
              GRANT EXECUTE ON FUNCTION tenure_fence.barrier, tenure_fence.enter, tenure_fence.enter_serial,
                 tenure_fence.advance, tenure_fence.guard TO {role};"
         );

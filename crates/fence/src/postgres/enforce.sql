@@ -32,11 +32,13 @@ DECLARE
     seen    bigint;
 BEGIN
     -- The setting alone proves nothing, because anybody can set one; the line in the audit, which only `break_glass`
-    -- can write, does. It is looked for only where the setting says that there is one, and in a condition of its own:
-    -- one with a query in it is run as a query for every row.
+    -- can write, does. Numbers of transactions come up again in a database that was restored, so the line must also name
+    -- the moment at which this one began. It is looked for only where the setting says that there is one, and in a
+    -- condition of its own: one with a query in it is run as a query for every row.
     IF current_setting('tenure.glass_broken', true) = TG_ARGV[0] || ' ' || pg_current_xact_id()::text THEN
         IF EXISTS (SELECT 1 FROM tenure_fence.audit a WHERE a.what = 'break glass' AND a.scope = TG_ARGV[0]
-                   AND a.detail ->> 'transaction' = pg_current_xact_id()::text) THEN
+                   AND a.detail ->> 'transaction' = pg_current_xact_id()::text
+                   AND a.detail ->> 'began' = extract(epoch FROM transaction_timestamp())::text) THEN
             RETURN CASE WHEN TG_OP = 'DELETE' THEN OLD ELSE NEW END;
         END IF;
     END IF;
@@ -254,7 +256,8 @@ BEGIN
     PERFORM pg_advisory_xact_lock(tenure_fence.queue_number(p_scope));
     PERFORM 1 FROM tenure_fence.marks WHERE scope = p_scope FOR UPDATE;
     INSERT INTO tenure_fence.audit (what, scope, reason, detail) VALUES ('break glass', p_scope, p_reason,
-        jsonb_build_object('transaction', pg_current_xact_id()::text));
+        jsonb_build_object('transaction', pg_current_xact_id()::text,
+                           'began', extract(epoch FROM transaction_timestamp())::text));
     PERFORM set_config('tenure.glass_broken', p_scope || ' ' || pg_current_xact_id()::text, true);
 END $$;
 

@@ -37,6 +37,8 @@ pub(crate) enum Job {
     Vote(Vote, Done),
     Truncate(Option<u64>),
     Purge(LogId),
+    /// Goes on in a new segment, so that a purge of all that was written so far removes its files.
+    NewSegment,
     /// Rides along with whatever is written next: it only saves time after a restart.
     Committed(LogId),
     /// The last job of all.
@@ -192,6 +194,11 @@ impl Writer {
             Job::Purge(upto) => {
                 self.put(&Record::Purge(upto), true)?;
                 self.staged_state.purged = self.staged_state.purged.max(Some(upto));
+            }
+            Job::NewSegment => {
+                self.worth_a_sync |= self.records > 0;
+                self.flush()?;
+                self.open_segment(segment::HEADER_BYTES)?;
             }
             Job::Committed(id) => {
                 self.put(&Record::Committed(id), false)?;

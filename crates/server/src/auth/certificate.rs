@@ -14,7 +14,7 @@ const OPERATOR: &str = "tenure://operator";
 
 /// Who vouches for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SignedBy {
+pub(crate) enum SignedBy {
     /// The cluster's own root.
     Root,
     /// The authority that a node was started with for its clients.

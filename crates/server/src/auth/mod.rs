@@ -21,13 +21,15 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use subtle::ConstantTimeEq;
 use tenure_clock::Clock;
 use tenure_core::{Identity, IdentityName, Standing, WallTime};
+use tenure_tls::VerifiedClient;
 use tenure_wire::{ApiError, Bearer, Code};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
 
 use crate::node::Node;
+use crate::secure::ClientCertificate;
 
-pub use certificate::SignedBy;
+pub(crate) use certificate::SignedBy;
 #[cfg(feature = "fuzzing")]
 pub(crate) use certificate::identity as certificate_identity;
 #[cfg(feature = "fuzzing")]
@@ -42,23 +44,6 @@ pub(crate) use shares::{Share, Shares};
 const LOOKUPS_MAX: usize = 64;
 /// When a caller that found no place among them may come back.
 const COME_BACK_AFTER: Duration = Duration::from_millis(200);
-
-/// A client certificate that TLS has verified, as a connection carries it.
-#[derive(Clone, Debug)]
-pub struct ClientCertificate {
-    /// The certificate itself, as DER.
-    pub der: Vec<u8>,
-    /// Who vouches for it.
-    pub signed_by: SignedBy,
-}
-
-impl From<VerifiedClient> for ClientCertificate {
-    fn from(client: VerifiedClient) -> ClientCertificate {
-        // Names that begin with `tenure://` mean something only under the root: an authority for clients may write any.
-        let signed_by = if client.by_root { SignedBy::ClusterRoot } else { SignedBy::ClientAuthority };
-        ClientCertificate { der: client.certificate.to_vec(), signed_by }
-    }
-}
 
 /// Finds out who callers are.
 pub(crate) struct Gate {
@@ -163,7 +148,11 @@ impl Gate {
         let presented = take_presented(headers)?;
         match (presented, certificate) {
             (Presented::Nothing, Some(certificate)) => {
-                let identity = certificate::identity(&certificate.der, certificate.signed_by);
+                let signed_by = match certificate.is_by_root() {
+                    true => SignedBy::Root,
+                    false => SignedBy::ClientAuthority,
+                };
+                let identity = certificate::identity(certificate.der(), signed_by);
                 let identity = identity.map_err(|why| unauthenticated(why.to_string()))?;
                 Ok((Proof::Certificate, Identified::as_long_as_it_takes(identity)))
             }

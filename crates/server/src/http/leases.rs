@@ -88,7 +88,16 @@ pub(crate) async fn acquire(
         AcquireOutcome::Queued { session, ttl, ahead } => return Ok(queued(session, ttl, ahead)),
     };
     let grant = granted.grants.first().ok_or_else(nothing_granted)?;
-    let sequencer = if asked.sequencer { Some(sequencer_of(&api, &context, grant).await?) } else { None };
+    let sequencer = match asked.sequencer {
+        false => None,
+        true => match sequencer_of(&api, &context, grant).await {
+            Ok(sequencer) => Some(sequencer),
+            // This answer says that the lease is there. So it stays, if the answer arrives.
+            Err(error) => {
+                return Ok(undone_unless_delivered(Refused(error).into_response(), granted.hang_up));
+            }
+        },
+    };
     let response = Json(json::GrantedSigned { granted: grant.into(), sequencer }).into_response();
     Ok(undone_unless_delivered(response, granted.hang_up))
 }

@@ -5,15 +5,18 @@ use std::sync::Arc;
 
 use axum::http::header::AUTHORIZATION;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+use rustls_pki_types::CertificateDer;
 use tempfile::TempDir;
 use tenure_clock::Clock;
+use tenure_tls::VerifiedClient;
 use tenure_wire::Bearer;
 use tenure_wire::words::hex;
 
 use super::*;
+use crate::auth::SignedBy;
 use crate::auth::testing::{TestKey, key_set, unsigned};
-use crate::auth::{ClientCertificate, SignedBy};
 use crate::listen::Source;
+use crate::secure::ClientCertificate;
 
 /// A node on which policies count: `cred/pay` and `jwt/ci/build` may hold what is under `pay/`, `cred/admin` may do
 /// everything.
@@ -49,8 +52,8 @@ impl Presents {
         Presents { headers: vec![text.into()], certificate: None }
     }
 
-    fn certificate(der: Vec<u8>, signed_by: SignedBy) -> Presents {
-        Presents { headers: vec![], certificate: Some(ClientCertificate { der, signed_by }) }
+    fn certificate(der: CertificateDer<'static>, signed_by: SignedBy) -> Presents {
+        Presents { headers: vec![], certificate: Some(verified(der, signed_by)) }
     }
 }
 
@@ -163,12 +166,17 @@ impl Guarded {
     }
 }
 
-fn certificate(uris: &[&str], common_name: &str) -> Vec<u8> {
+/// A certificate as a connection carries it that TLS has verified.
+fn verified(certificate: CertificateDer<'static>, signed_by: SignedBy) -> ClientCertificate {
+    ClientCertificate::new(VerifiedClient { certificate, by_root: signed_by == SignedBy::Root })
+}
+
+fn certificate(uris: &[&str], common_name: &str) -> CertificateDer<'static> {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
     params.subject_alt_names = uris.iter().map(|uri| SanType::URI((*uri).try_into().unwrap())).collect();
-    params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().to_vec()
+    params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
 }
 
 /// What must be believed, so that the attacks below fail for their own reasons.
@@ -212,6 +220,22 @@ async fn metadata_proves_the_same_as_a_header() {
     assert_eq!(ask(Some(header(&guarded.pay))).await, None);
     assert_eq!(ask(None).await.as_deref(), Some("forbidden"));
     assert_eq!(ask(Some("Bearer nonsense".into())).await.as_deref(), Some("unauthenticated"));
+}
+
+/// A stream outlives no token: what its caller may see is asked anew.
+#[tokio::test]
+async fn a_watch_ends_with_the_token_that_opened_it() {
+    let guarded = Guarded::start().await;
+    let soon = SystemClock.wall().as_unix_millis() as f64 / 1_000.0 + 1.5;
+    let token = guarded.token(&Guarded::claims_with("exp", json!(soon)));
+    let request = Request::get("/v1/watch?prefix=pay/")
+        .header("host", "127.0.0.1:7400")
+        .header(AUTHORIZATION, &token.headers[0]);
+    let answer = guarded.node.send(request.body(Body::empty()).unwrap()).await;
+    assert_eq!(answer.status(), StatusCode::OK);
+    // It ends by itself; with a token that lasts this would wait for ever.
+    answer.into_body().collect().await.unwrap();
+    assert!(SystemClock.wall().as_unix_millis() as f64 / 1_000.0 >= soon);
 }
 
 #[tokio::test]
@@ -286,7 +310,7 @@ async fn attack_credentials_two_at_once() {
     guarded.fails(two(&pay, &pay), "unauthenticated").await;
     guarded.fails(Presents::header(format!("{pay}, {admin}")), "unauthenticated").await;
     let named = certificate(&["spiffe://prod/pay"], "pay");
-    let certificate = Some(ClientCertificate { der: named, signed_by: SignedBy::ClientAuthority });
+    let certificate = Some(verified(named, SignedBy::ClientAuthority));
     guarded.fails(Presents { headers: vec![pay], certificate }, "unauthenticated").await;
 }
 

@@ -146,6 +146,9 @@ pub struct ClusterStatus {
     /// Whether other machines reach a port of the node that answers without TLS.
     #[serde(default)]
     pub insecure: bool,
+    /// Sessions whose secrets are stored as their openers know them: opened before format version 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plain_sessions: Option<u64>,
 }
 
 /// How far a restore has come.

@@ -307,6 +307,7 @@ impl From<&proto::ClusterStatusResponse> for ClusterStatus {
             format: status.format,
             format_next: status.format_next,
             insecure: status.insecure,
+            plain_sessions: status.plain_sessions,
         }
     }
 }
@@ -334,6 +335,7 @@ impl From<ClusterStatus> for proto::ClusterStatusResponse {
             format: status.format,
             format_next: status.format_next,
             insecure: status.insecure,
+            plain_sessions: status.plain_sessions,
         }
     }
 }

@@ -222,10 +222,18 @@ impl Guarding {
         let (Ok(session), Ok(mut endpoints)) = (session.parse(), endpoints.parse::<Endpoints>()) else {
             return;
         };
-        if let Some(credential) = credential.and_then(Presented::credential) {
+        let credential = credential.and_then(Presented::credential);
+        let by_credential = || credential.as_ref().map_or(Ok(None), |one| one.tls(tls.server_name.clone()));
+        let Ok(secured) = tls.client().and_then(|tls| tls.map_or_else(by_credential, |tls| Ok(Some(tls))))
+        else {
+            return;
+        };
+        if let Some(tls) = secured {
+            endpoints = endpoints.secured(tls);
+        }
+        if let Some(credential) = credential {
             endpoints = endpoints.with_credential(credential);
         }
-        let Ok(endpoints) = tls.secure(endpoints) else { return };
         let request = grpc::close_request(&Caller::unnumbered(session), EndReason::Died);
         let call = Call {
             repeat: Repeat::Harmless,
