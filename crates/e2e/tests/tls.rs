@@ -244,7 +244,6 @@ fn everything_works_over_tls() {
     assert_eq!(tenure(&["run", "b", "--", "echo", "held"]).trim(), "held");
     let backup = root.file("backup").display().to_string();
     tenure(&["cluster", "backup", &backup]);
-    tenure(&["top", "--once"]);
     let authority = root.authority();
     let by_https = |arguments: &[&str]| {
         let mut command = Command::new(tenure_binary());

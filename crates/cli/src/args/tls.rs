@@ -13,19 +13,39 @@ use tenure_tls::{ClientTls, ClientTlsOptions, Root, TlsError};
 pub struct TlsArgs {
     /// The root of the cluster. Commands sign themselves a certificate with it, as an operator, for ten minutes; `serve`
     /// and the nodes that it starts belong to it
-    #[arg(long, global = true, env = "TENURE_ROOT", value_name = "FILE")]
+    #[arg(id = "tls_root", long = "root", global = true, env = "TENURE_ROOT", value_name = "FILE")]
     pub root: Option<PathBuf>,
     /// The certificates of the authorities that may sign for the store
-    #[arg(long, global = true, env = "TENURE_CA", value_name = "FILE")]
+    #[arg(id = "tls_ca", long = "ca", global = true, env = "TENURE_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
     /// A certificate to show to the store
-    #[arg(long, global = true, env = "TENURE_CERT", value_name = "FILE", requires = "key")]
+    #[arg(
+        id = "tls_client_cert",
+        long = "cert",
+        global = true,
+        env = "TENURE_CERT",
+        value_name = "FILE",
+        requires = "tls_client_key"
+    )]
     pub cert: Option<PathBuf>,
     /// The key of that certificate
-    #[arg(long, global = true, env = "TENURE_KEY", value_name = "FILE", requires = "cert")]
+    #[arg(
+        id = "tls_client_key",
+        long = "key",
+        global = true,
+        env = "TENURE_KEY",
+        value_name = "FILE",
+        requires = "tls_client_cert"
+    )]
     pub key: Option<PathBuf>,
     /// The name in the store's certificate, if it is not that of the endpoint
-    #[arg(long, global = true, env = "TENURE_SERVER_NAME", value_name = "NAME")]
+    #[arg(
+        id = "tls_server_name",
+        long = "server-name",
+        global = true,
+        env = "TENURE_SERVER_NAME",
+        value_name = "NAME"
+    )]
     pub server_name: Option<String>,
 }
 
