@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use crate::needs::find;
 use crate::steps::{Judged, Only, Steps, Verdict, passed};
 use crate::workspace::{cargo, root, succeed, target};
-use crate::{crate_table, fuzz, links, purity, requirements, sdk, setup, sim, surface};
+use crate::{crate_table, fuzz, links, perf_gate, purity, requirements, sdk, setup, sim, surface};
 
 /// Tests that print a line starting so have counted themselves as skipped.
 const SKIPPED: &str = "skipped: ";
@@ -72,6 +72,7 @@ fn steps(chore: &str, with_setup: bool, arguments: &[String]) -> ExitCode {
         let arguments = [&["check", "--quiet", "--workspace", "--bin", "tenure"][..], &features].concat();
         succeed(&mut cargo(&arguments)).and_then(|()| passed())
     });
+    steps.step("instructions", || perf_gate::judge(false));
     steps.step("tests", || tests(full));
     steps.step("sdk", || sdk::judge(full));
     steps.step("simulation", || simulation(full));

@@ -141,13 +141,14 @@ impl Machine {
             self.check_needs(session, needs)?;
             return run(self, session);
         };
-        if number < self.session(session).answers.floor {
+        let answers = &self.session(session).answers;
+        if number < answers.floor {
             return Err(Refusal::ForgottenNumber { number });
         }
-        if let Some(remembered) = self.session(session).answers.get(number) {
+        if let Some(remembered) = answers.get(number) {
             return self.recall(session, remembered);
         }
-        self.room_to_remember(session)?;
+        self.room_to_remember(answers)?;
         // Remembered as well if the session has lapsed: or a copy that arrives after the next renewal would
         // do what had been refused to its caller.
         let answer = self.check_needs(session, needs).and_then(|()| run(self, session));
@@ -160,9 +161,9 @@ impl Machine {
 
     /// Refuses when the session has left too many answers unforgotten. A client that keeps no more commands
     /// in flight than this never meets it.
-    pub(super) fn room_to_remember(&self, session: SessionNumber) -> Result<(), Refusal> {
+    pub(super) fn room_to_remember(&self, answers: &Answers) -> Result<(), Refusal> {
         let answers_max = self.limits().answers_per_session_max;
-        if self.session(session).answers.remembered.len() >= answers_max as usize {
+        if answers.remembered.len() >= answers_max as usize {
             return Err(Self::limit("answers_per_session_max", answers_max));
         }
         Ok(())
@@ -174,11 +175,11 @@ impl Machine {
 
     /// The client awaits nothing below `lowest_awaited` any more.
     fn forget_answers(&mut self, session: SessionNumber, lowest_awaited: u64) {
-        if lowest_awaited <= self.session(session).answers.floor {
+        let answers = &self.session(session).answers;
+        if lowest_awaited <= answers.floor {
             return;
         }
         // Nobody awaits these acquires any more, so nobody would learn of their grant: they leave the queue.
-        let answers = &self.session(session).answers;
         let given_up = answers.remembered.iter().take_while(|(number, _)| *number < lowest_awaited);
         let given_up: Vec<WaiterNumber> = given_up
             .filter_map(|(_, remembered)| match remembered {

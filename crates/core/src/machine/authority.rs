@@ -271,10 +271,15 @@ impl Machine {
     /// Judges a command that belongs to no session, before it is done. What belongs to one is judged where its session
     /// is found ([`Machine::check_session`]), and what it takes or writes where that is done once, however often the
     /// command arrives.
+    #[inline]
     pub(super) fn check_command(&self, command: &Command) -> Result<(), Refusal> {
         if !self.state.authority.enforced {
             return Ok(());
         }
+        self.judge_command(command)
+    }
+
+    fn judge_command(&self, command: &Command) -> Result<(), Refusal> {
         match command {
             // Of a session, or opening one.
             Command::Open(_)

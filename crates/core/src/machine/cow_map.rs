@@ -52,8 +52,10 @@ impl<T> Chunk<T> {
         }
         Some(match &self.places {
             Some(places) => usize::from(places[(number % CHUNK) as usize]),
-            // Nearly always all of those before it are here, and nobody need count.
-            None if self.taken & (bit - 1) == bit - 1 => (number % CHUNK) as usize,
+            // Nearly always all from the first one to it are here, and nobody need count.
+            None if (self.taken & (bit - 1)) + (self.taken & self.taken.wrapping_neg()) == bit => {
+                (number % CHUNK) as usize - self.taken.trailing_zeros() as usize
+            }
             None => (self.taken & (bit - 1)).count_ones() as usize,
         })
     }
@@ -153,9 +155,16 @@ impl<K: Key, T: Clone> CowMap<K, T> {
     #[inline]
     fn board_at(&self, wanted: u64) -> Result<usize, usize> {
         let hint = self.hint.0.load(Ordering::Relaxed);
-        if self.chunks.get(hint).is_some_and(|(number, _)| *number == wanted) {
-            return Ok(hint);
+        match self.chunks.get(hint) {
+            Some((number, _)) if *number == wanted => Ok(hint),
+            _ => self.search_and_note(wanted),
         }
+    }
+
+    // Apart, so that what nearly always suffices is small enough to be inlined everywhere.
+    #[cold]
+    #[inline(never)]
+    fn search_and_note(&self, wanted: u64) -> Result<usize, usize> {
         let found = self.search(wanted);
         if let Ok(at) = found {
             self.hint.0.store(at, Ordering::Relaxed);
@@ -186,16 +195,22 @@ impl<K: Key, T: Clone> CowMap<K, T> {
         self.chunks.binary_search_by_key(&wanted, |(number, _)| *number)
     }
 
-    #[inline]
-    fn chunk(&self, wanted: u64) -> Option<&Chunk<T>> {
-        self.board_at(wanted).ok().map(|at| &*self.chunks[at].1)
-    }
-
     /// The record under this key.
     #[inline]
     pub fn get(&self, key: K) -> Option<&T> {
         let number = key.number();
-        let chunk = self.chunk(number / CHUNK)?;
+        match self.chunks.get(self.hint.0.load(Ordering::Relaxed)) {
+            Some((wanted, chunk)) if *wanted == number / CHUNK => {
+                chunk.place(number).map(|place| &chunk.records[place])
+            }
+            _ => self.get_elsewhere(number),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn get_elsewhere(&self, number: u64) -> Option<&T> {
+        let chunk = &self.chunks[self.search_and_note(number / CHUNK).ok()?].1;
         chunk.place(number).map(|place| &chunk.records[place])
     }
 
@@ -291,6 +306,24 @@ mod tests {
         }
         assert!(map.iter().map(|(k, v)| (k, *v)).eq(model.iter().map(|(k, v)| (*k, *v))));
         assert!(map.iter_after(Some(500)).map(|(k, _)| k).eq(model.range(501..).map(|(k, _)| *k)));
+    }
+
+    /// Where a record stands is counted in three ways; which one applies depends on which neighbours there are.
+    #[test]
+    fn every_record_is_found_whichever_neighbours_are_missing() {
+        for missing in 0..CHUNK {
+            for first in [0, 1, 2, 62, 63] {
+                let keys = || (first..2 * CHUNK).filter(|key| key % CHUNK != missing);
+                let mut map = CowMap::<u64, u64>::default();
+                keys().for_each(|key| map.insert(key, key));
+                assert!(keys().all(|key| map.get(key) == Some(&key)), "{missing} {first}");
+                assert_eq!((map.get(missing), map.get(missing + CHUNK)), (None, None));
+                let mut taken = map.clone();
+                assert!(keys().all(|key| taken.remove(key) == Some(key)), "{missing} {first}");
+                assert!(keys().rev().all(|key| map.remove(key) == Some(key)), "{missing} {first}");
+                assert!(map.is_empty() && taken.is_empty());
+            }
+        }
     }
 
     #[test]

@@ -38,10 +38,11 @@ impl FreeList {
 
     /// A resource may be forgotten; it has been free since this revision.
     pub fn put(&mut self, number: ResourceNumber, since: Revision) {
-        if self.since.get(number) == Some(&since) {
-            return;
+        match self.since.get(number) {
+            Some(known) if *known == since => return,
+            Some(_) => self.take(number),
+            None => {}
         }
-        self.take(number);
         self.since.insert(number, since);
         let place = (since, number);
         // Nearly always it is the last that became free.

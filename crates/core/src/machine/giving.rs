@@ -93,7 +93,7 @@ impl Machine {
                     }
                 }
                 // It has not arrived: that it was cancelled takes a place among the answers.
-                None => machine.room_to_remember(session)?,
+                None => machine.room_to_remember(&machine.session(session).answers)?,
                 // It was refused, or cancelled before: nothing is left to undo, and its answer stays.
                 Some(Remembered::Answered(_) | Remembered::Cancelled { .. }) => {
                     return Ok(Done::Cancelled { released });

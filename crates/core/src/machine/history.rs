@@ -94,14 +94,15 @@ impl Machine {
         let bounded = self.state.format >= FormatVersion::V2;
         let past = hold.ended(who, ending, time, wall);
         let history = &mut self.resource_mut(number).more_mut().history;
-        let was_oldest = oldest(number, history);
-        let freed = remember(history, &past, count_max, age_max, bounded);
-        // Every lease weighs something: without a weight that was freed, the oldest is still the same.
-        let is_oldest = was_oldest.filter(|_| freed == 0).or_else(|| oldest(number, history));
+        let Kept { freed, was_oldest, is_oldest } = remember(history, &past, count_max, age_max, bounded);
         let added = if count_max > 0 { weight_of(&past) } else { 0 };
         self.oldest_leases.bytes += added;
         self.oldest_leases.bytes -= freed;
-        self.oldest_leases.moved(was_oldest, is_oldest);
+        // Every lease weighs something: without a weight that was freed, the oldest is still the same.
+        if freed > 0 || was_oldest.is_none() {
+            let placed = |(to, token)| (to, token, number);
+            self.oldest_leases.moved(was_oldest.map(placed), is_oldest.map(placed));
+        }
         if bounded {
             self.drop_oldest_leases();
         }
@@ -218,6 +219,16 @@ impl Hold {
     }
 }
 
+/// What became of a history to which a lease was added.
+pub(super) struct Kept {
+    /// What those that were dropped counted for.
+    freed: u64,
+    /// When the oldest lease ended before that, and its token.
+    was_oldest: Option<(ClusterTime, Token)>,
+    /// The same after it.
+    is_oldest: Option<(ClusterTime, Token)>,
+}
+
 /// Adds a lease that ends now to a history, which drops others by age and count; says what those counted for.
 /// `bounded` since format version 2: then it is noted what was dropped.
 pub(super) fn remember(
@@ -226,29 +237,35 @@ pub(super) fn remember(
     count_max: usize,
     age_max: Duration,
     bounded: bool,
-) -> u64 {
-    let mut freed = 0;
+) -> Kept {
+    // A record is unpacked once: with most leases nothing is dropped, and only the oldest is looked at.
+    let mut first = history.first();
+    let end_of = |first: &PackedLease<'_>| (first.to, first.token);
+    let mut kept = Kept { freed: 0, was_oldest: first.as_ref().map(end_of), is_oldest: None };
     // Age is judged only here, when something is written: history keeps no idle cluster awake.
-    while let Some(first) = history.first() {
-        let limit = if past.to.since(first.to) > age_max {
+    while let Some(oldest) = first {
+        let limit = if past.to.since(oldest.to) > age_max {
             HistoryLimit::Age
         } else if history.len() >= count_max {
             HistoryLimit::Count
         } else {
+            kept.is_oldest = Some(end_of(&oldest));
             break;
         };
-        freed += weight(&first);
-        let (bytes, note) = (first.bytes, dropped(history.dropped(), &first, limit));
+        kept.freed += weight(&oldest);
+        let (bytes, note) = (oldest.bytes, dropped(history.dropped(), &oldest, limit));
         history.drop_first(bytes);
         if bounded {
             history.set_dropped(Some(note));
         }
+        first = history.first();
     }
     if count_max > 0 {
         history.push(past);
+        kept.is_oldest = kept.is_oldest.or(Some((past.to, past.token)));
     } else if bounded {
         let note = Dropped { limit: HistoryLimit::Count, token: past.token, to_wall: past.to_wall };
         history.set_dropped(Some(note));
     }
-    freed
+    kept
 }

@@ -260,7 +260,10 @@ impl Machine {
     }
 
     fn apply_as_caller(&mut self, command: Command) -> Answer {
-        let answer = self.check_command(&command).and_then(|()| self.carry_out(command));
+        let answer = match self.check_command(&command) {
+            Ok(()) => self.carry_out(command),
+            Err(refusal) => Err(refusal),
+        };
         self.finish_step();
         answer
     }

@@ -337,15 +337,16 @@ impl<'a> Input<'a> {
     }
 
     fn number(&mut self) -> u64 {
-        let mut number = 0;
-        for shift in (0..).step_by(7) {
-            let byte = self.byte();
+        let (mut number, mut shift) = (0, 0);
+        for (at, byte) in self.0.iter().enumerate() {
             number |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                break;
+            if *byte < 0x80 {
+                self.0 = &self.0[at + 1..];
+                return number;
             }
+            shift += 7;
         }
-        number
+        panic!("a record was packed whole")
     }
 
     fn text(&mut self) -> &'a [u8] {

@@ -73,8 +73,12 @@ impl Machine {
 
     /// When the session ends if nothing more arrives from it: at its hard limit, or else at its deadline.
     fn session_ends_at(&self, number: SessionNumber) -> Option<ClusterTime> {
+        self.ends_at(number, self.state.sessions.get(number)?)
+    }
+
+    fn ends_at(&self, number: SessionNumber, session: &Session) -> Option<ClusterTime> {
         let pulse = self.state.pulses.get(number)?;
-        let hard_limit = self.state.sessions.get(number)?.more.as_ref().and_then(|more| more.hard_limit);
+        let hard_limit = session.more.as_ref().and_then(|more| more.hard_limit);
         let beyond = hard_limit.map_or(Duration::ZERO, |limit| limit.saturating_sub(pulse.ttl.into()));
         Some(pulse.deadline.plus(beyond))
     }
@@ -103,16 +107,22 @@ impl Machine {
 
     /// The session of this id, if it has not ended. The secret decides, not the number.
     pub(super) fn known(&self, id: SessionId) -> Result<SessionNumber, Refusal> {
+        let ends_later =
+            |session| self.ends_at(id.number, session).is_some_and(|ends_at| ends_at > self.state.time);
         match self.state.sessions.get(id.number) {
-            Some(session) if session.secret == id.secret && self.has_not_ended(id.number) => Ok(id.number),
+            Some(session) if session.secret == id.secret && ends_later(session) => Ok(id.number),
             _ => Err(Refusal::UnknownSession),
         }
     }
 
     /// The session of this id, brought up to date.
     pub(super) fn settled_session(&mut self, id: SessionId) -> Result<SessionNumber, Refusal> {
-        self.settle_session(self.known(id)?);
         let session = self.known(id)?;
+        // Nearly always nothing is due anywhere, and it is still what it was found to be.
+        if self.clearing() {
+            self.settle_session(session);
+            self.known(id)?;
+        }
         self.check_session(session)?;
         Ok(session)
     }
