@@ -33,8 +33,8 @@
   const file = `tenure-credential: 1\nname: pay\nendpoints: db-1:7400\ncredential: ${bearer}\n\n-----BEGIN CERTIFICATE-----\nAQID\n-----END CERTIFICATE-----\n`;
   const pasted = [file, file.replaceAll("\n", "\r\n"), `  ${bearer}\n`, "aa.b-b.c_c"];
   equal(pasted.map(credential.bearerIn), [bearer, bearer, bearer, "aa.b-b.c_c"], "what can be pasted");
-  const broken = ["", "hunter2", bearer.slice(0, -1), file.slice(1), file.replace("a5a5", "A5A5"), `${file}credential: ${bearer}\n`, file.replace(": 1", ": 2"), "a.b", "a.b.c.d", "<b>.x.y"];
-  equal(broken.map(credential.bearerIn), broken.map(() => null), "what cannot");
+  const unreadable = ["", "hunter2", bearer.slice(0, -1), file.slice(1), file.replace("a5a5", "A5A5"), `${file}credential: ${bearer}\n`, file.replace(": 1", ": 2"), "a.b", "a.b.c.d", "<b>.x.y"];
+  equal(unreadable.map(credential.bearerIn), unreadable.map(() => null), "what cannot");
   equal([credential.covers("pay", "pay"), credential.covers("pay", "pay/x"), credential.covers("pay", "payroll"), credential.covers("*", "x")], [true, true, false, true], "prefixes end at segments");
   const who = { enforced: true, operator: false, policies: [{ on: ["pay"], may: ["read", "hold"] }] };
   equal([credential.may(who, "hold", "pay/x"), credential.may(who, "manage", "pay/x"), credential.may(who, "hold", "shop"), credential.may({ ...who, enforced: false }, "manage", "x"), credential.may({ ...who, operator: true }, "manage", "x"), credential.may(null, "manage", "x")], [true, false, false, true, true, true], "what is offered");

@@ -401,7 +401,7 @@ fn a_drain_hands_over_to_a_warmed_up_candidate() {
         Run::start(&node, &scratch, "old", &["run", "drain", "--ttl", "30s", "--hand-over"], politely);
     wait_for(&scratch.path().join("up"));
     let candidate = ["elect", "drain", "--ttl", "30s", "--warm-up", "echo $TENURE_RESOURCE > warm"];
-    let leads = "date +%s%N > leads; trap 'exit 0' TERM; while :; do sleep 0.05; done";
+    let leads = "trap 'exit 0' TERM; date +%s%N > leads; while :; do sleep 0.05; done";
     let mut new = Run::start(&node, &scratch, "new", &candidate, leads);
     wait_for_waiter(&node, "drain");
     wait_for(&scratch.path().join("warm"));

@@ -216,13 +216,12 @@ pub struct Front {
 }
 
 impl Front {
-    /// The front ends of `node`, which clients reach at `listen` and under the names in `advertise`.
+    /// The front ends of `node`, which clients reach at `listen`, at the advertised address, and under other names.
     pub fn new(
         node: Node,
         clock: Arc<dyn Clock>,
         listen: SocketAddr,
-        advertise: Option<&str>,
-        names: &[String],
+        (advertise, names): (Option<&str>, &[String]),
         limits: FrontLimits,
         callers: Callers,
         stop: watch::Receiver<bool>,

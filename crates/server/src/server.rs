@@ -140,16 +140,6 @@ impl Server {
         let issuers = Issuers::load(config.jwt_issuers.clone())
             .map_err(|why| StartError::Io("the issuers of JWTs".into(), io::Error::other(why)))?;
         let issuers = Arc::new(issuers);
-        let audit = match config.audit.clone() {
-            None => Audit::default(),
-            Some(options) => Audit::open(options, config.node, world.clock.clone())
-                .map_err(|error| StartError::Io("the audit log cannot be written".into(), error))?,
-        };
-        let callers = Callers {
-            gate: Arc::new(Gate::new(issuers.clone())),
-            shares: Arc::new(Shares::new(config.identity_limits)),
-            audit: Arc::new(audit),
-        };
         let event_hub = EventHub::new();
         let (disk, options) = (world.disk.clone(), config.event_files);
         let event_files = world.execution.blocking(move || EventFiles::open(disk, options)).await;
@@ -191,6 +181,17 @@ impl Server {
             ),
         )
         .await?;
+        // Only now: a data directory that is refused is not touched.
+        let audit = match config.audit.clone() {
+            None => Audit::default(),
+            Some(options) => Audit::open(options, config.node, world.clock.clone())
+                .map_err(|error| StartError::Io("the audit log cannot be written".into(), error))?,
+        };
+        let callers = Callers {
+            gate: Arc::new(Gate::new(issuers.clone())),
+            shares: Arc::new(Shares::new(config.identity_limits)),
+            audit: Arc::new(audit),
+        };
         let connections_max = connections_max(!replica.is_alone());
         let tls = config.client_tls.as_ref().map(|client| client.tls.clone());
         let own_port = probe_address(address).to_string();
@@ -222,8 +223,7 @@ impl Server {
             node.clone(),
             world.clock,
             address,
-            config.advertise.as_deref(),
-            &config.names,
+            (config.advertise.as_deref(), &config.names),
             FrontLimits::default(),
             callers.clone(),
             stopping,

@@ -96,7 +96,7 @@ fn names_are_refused_before_anything_is_asked() {
         ("tenure kv put a b --token 7", "--resource"),
         ("tenure kv put a b --resource r", "--token"),
         ("tenure kv put a b --resource r --token 0", "not a token"),
-        ("tenure ls --endpoints https://a", "TLS"),
+        ("tenure ls --endpoints https://a,http://b", "TLS, or none"),
         ("tenure serve --node 1", "--peers"),
         ("tenure serve --peers 1=a:1", "--node"),
         ("tenure frobnicate", "unrecognized"),

@@ -66,7 +66,7 @@ pub enum ToGuardian {
         /// else has, as the session's id is.
         credential: Option<Presented>,
         /// How it is reached over TLS.
-        tls: TlsArgs,
+        tls: Box<TlsArgs>,
     },
     /// The lease was renewed, or will not be.
     Deadline(Deadline),

@@ -220,7 +220,7 @@ impl<'a> Stage<'a> {
             session: held.session.id().to_string(),
             endpoints: self.endpoints.to_string(),
             credential: Presented::of(self.endpoints),
-            tls: self.tls.clone(),
+            tls: Box::new(self.tls.clone()),
         });
         let token = held.permit.token();
         let resource = &plan.resource;

@@ -192,7 +192,8 @@ impl AuditRecord {
 }
 
 fn bounded(text: &str) -> String {
-    text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
+    let ends = (0..=TEXT_BYTES_MAX.min(text.len())).rev().find(|at| text.is_char_boundary(*at));
+    text[..ends.unwrap_or_default()].to_owned()
 }
 
 /// Whether a call is recorded before anybody knows what comes of it.

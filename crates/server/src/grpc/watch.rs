@@ -57,6 +57,6 @@ fn message(batch: &Batch) -> proto::WatchResponse {
     proto::WatchResponse {
         revision: batch.revision.get(),
         unix_ms: batch.wall.as_unix_millis(),
-        events: batch.events.iter().map(|event| grpc::event(event)).collect(),
+        events: batch.events.iter().map(grpc::event).collect(),
     }
 }

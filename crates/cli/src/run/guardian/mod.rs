@@ -125,7 +125,7 @@ struct Guarding {
     ward: Ward,
     logic: GuardianLogic,
     /// The session, and where its end is to be reported.
-    session: Option<(String, String, Option<Presented>, TlsArgs)>,
+    session: Option<(String, String, Option<Presented>, Box<TlsArgs>)>,
 }
 
 /// The child, before and after its start.
