@@ -45,22 +45,45 @@ impl EventLog {
     /// Another entry begins.
     pub fn turn_over(&mut self, limits: &Limits) {
         let mut fresh = self.take_fresh();
-        fresh.drain(..).for_each(|event| self.keep(event, limits));
+        let fresh_bytes = fresh.iter().map(bytes).sum::<u64>();
+        if fresh.len() <= limits.events_max as usize && fresh_bytes <= limits.event_bytes_max {
+            // Nearly always all of them stay, and room for them is made at once.
+            self.make_room(fresh.len(), fresh_bytes, limits);
+            self.events.extend(fresh.drain(..));
+        } else {
+            fresh.drain(..).for_each(|event| self.keep(event, limits));
+        }
         // A mass expiry needs more room than anything after it.
         fresh.shrink_to(FRESH_KEPT);
         self.fresh = fresh;
     }
 
     fn keep(&mut self, event: Event, limits: &Limits) {
-        self.bytes += bytes(&event);
-        // Room is made first, so that the list never grows beyond what it may hold.
-        while self.events.len() >= limits.events_max as usize || self.bytes > limits.event_bytes_max {
-            let Some(dropped) = self.events.pop_front() else { break };
-            self.bytes -= bytes(&dropped);
+        self.make_room(1, bytes(&event), limits);
+        self.events.push_back(event);
+    }
+
+    /// Drops the oldest until so many more may stay, with so many bytes. Room is made first, so that the list never grows
+    /// beyond what it may hold.
+    fn make_room(&mut self, more: usize, bytes_more: u64, limits: &Limits) {
+        self.bytes += bytes_more;
+        let mut count = 0;
+        while self.events.len() - count + more > limits.events_max as usize
+            || self.bytes > limits.event_bytes_max
+        {
+            let Some(dropped) = self.events.get(count) else { break };
+            self.bytes -= bytes(dropped);
             // A revision is delivered whole or not at all, so one that lost an event is no longer complete.
             self.complete_after = dropped.revision;
+            count += 1;
         }
-        self.events.push_back(event);
+        self.events.drain(..count);
+        // Room doubles, but is never for more than may be kept.
+        let needed = self.events.len() + more;
+        if needed > self.events.capacity() {
+            let room = needed.next_power_of_two().min(limits.events_max as usize);
+            self.events.reserve_exact(room.saturating_sub(self.events.len()));
+        }
     }
 
     /// The events after `revision`, or the oldest revision after which all are here.
@@ -113,5 +136,39 @@ mod tests {
         let rest: Vec<u64> = log.after(Revision::new(12)).unwrap().map(|e| e.revision.get()).collect();
         assert_eq!(rest, [13, 14]);
         assert_eq!(log.after(Revision::new(14)).unwrap().count(), 0);
+    }
+
+    /// However many come at once, what is kept is what would be kept if they came one by one.
+    #[test]
+    fn events_that_come_at_once_are_kept_as_if_they_came_one_by_one() {
+        let limits = Limits { events_max: 12, event_bytes_max: 300, ..Limits::default() };
+        let (mut log, mut plain) = (EventLog::default(), EventLog::default());
+        let (mut seed, mut revision) = (11u64, 0);
+        let mut random = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for _ in 0..3_000 {
+            // More than may be kept, and a value above the bound, too.
+            for _ in 0..random(16) {
+                revision += random(2);
+                let size = if random(40) == 0 { 400 } else { random(60) } as usize;
+                let put = EventKind::Put {
+                    key: "key".parse().expect("a key"),
+                    value: alloc::vec![7; size].into(),
+                    create_revision: Revision::default(),
+                    version: 1,
+                };
+                let event =
+                    if random(3) == 0 { event(revision) } else { Event { kind: put, ..event(revision) } };
+                log.push(event.clone());
+                plain.keep(event, &limits);
+            }
+            log.turn_over(&limits);
+            assert_eq!((&log.events, log.bytes), (&plain.events, plain.bytes));
+            assert_eq!(log.complete_after, plain.complete_after);
+            assert!(log.events.len() <= 12 && log.events.iter().map(bytes).sum::<u64>() == log.bytes);
+            assert!(log.events.capacity() <= 12, "no more room than may be filled");
+        }
     }
 }
