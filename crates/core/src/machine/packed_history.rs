@@ -337,16 +337,15 @@ impl<'a> Input<'a> {
     }
 
     fn number(&mut self) -> u64 {
-        let (mut number, mut shift) = (0, 0);
-        for (at, byte) in self.0.iter().enumerate() {
+        let mut number = 0;
+        for shift in (0..).step_by(7) {
+            let byte = self.byte();
             number |= u64::from(byte & 0x7f) << shift;
-            if *byte < 0x80 {
-                self.0 = &self.0[at + 1..];
-                return number;
+            if byte < 0x80 {
+                break;
             }
-            shift += 7;
         }
-        panic!("a record was packed whole")
+        number
     }
 
     fn text(&mut self) -> &'a [u8] {
