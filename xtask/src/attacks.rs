@@ -72,6 +72,9 @@ fn try_all(attacks: &[&Attack]) -> BTreeSet<(&'static str, &'static str, &'stati
     for ((package, program), tests) in programs {
         let mut cargo = Command::new("cargo");
         cargo.current_dir(workspace::root()).args(["test", "--quiet", "--package", package]);
+        if package == "tenure-fence" {
+            cargo.args(["--features", "postgres"]);
+        }
         match program {
             "lib" => cargo.arg("--lib"),
             file => cargo.args(["--test", file]),
