@@ -253,7 +253,10 @@ impl LeaderLoop {
                 self.proposer.probe_sent(number, now);
                 self.prober.send(number);
             }
-            let wake = self.proposer.next_wake(now).map(|wake| wake.longest_since(now));
+            // Nothing is sealed behind a raise until it is applied, so until then there is nothing to wake for: the
+            // answer to its entry does, or the end of the term.
+            let wake = self.proposer.next_wake(now).filter(|_| self.raising.is_none());
+            let wake = wake.map(|wake| wake.longest_since(now));
             let spin_for = self.callers.wait(self.under_way.len(), Instant::now());
             tokio::select! {
                 biased;
