@@ -71,7 +71,8 @@ async function enter(text) {
   if (failed) return inWords(failed);
   watch.open();
   await readCluster();
-  location.hash = "#/cluster";
+  // Whoever wanted to see something, and was asked first, sees that.
+  if (route().view === "signin") location.hash = "#/cluster";
   show();
   announce(`signed in as ${context.who.identity}`);
   return null;
