@@ -612,6 +612,7 @@ fn a_command_does_not_find_the_session_unless_asked_for() {
     let (code, _, talk) = run(&[], &release);
     assert_eq!(code, Some(2), "{talk}");
     assert!(talk.contains("--pass-session"), "{talk}");
-    let (code, said, talk) = run(&["--pass-session"], &release);
+    let (code, said, talk) = run(&["--pass-session"], "printenv TENURE_SESSION");
     assert_eq!(code, Some(0), "{said} {talk}");
+    assert!(said.contains('-') && !said.contains("00112233"), "its own session: {said}");
 }
