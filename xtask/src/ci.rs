@@ -46,6 +46,7 @@ fn steps(chore: &str, with_setup: bool, arguments: &[String]) -> ExitCode {
         eprintln!("cargo xtask {chore} [--full] [--only STEP,STEP…]");
         return ExitCode::from(2);
     };
+    let all = matches!(only, Only::All);
     let mut steps = Steps::new(only);
     if with_setup {
         steps.step("setup", setup::install);
@@ -74,7 +75,7 @@ fn steps(chore: &str, with_setup: bool, arguments: &[String]) -> ExitCode {
     });
     steps.step("instructions", || perf_gate::judge(false));
     steps.step("tests", || tests(full));
-    steps.step("sdk", || sdk::judge(full));
+    steps.step("sdk", || sdk::judge(full, all));
     steps.step("simulation", || simulation(full));
     if full {
         steps.step("fuzz", || fuzz::judge(fuzz::SECONDS_FULL, &[]));

@@ -13,13 +13,14 @@ use crate::workspace::{cargo, output, root, succeed, target};
 const ROUNDS: &str = "3";
 const ROUNDS_FULL: &str = "200";
 
-/// Judges all SDKs.
-pub fn judge(full: bool) -> Judged {
+/// Judges all SDKs. `built`: the tests of the workspace have just built the program, which would be compiled again with
+/// other features.
+pub fn judge(full: bool, built: bool) -> Judged {
     let Some(python) = python() else {
         let why = "python: Python 3.10 or later is not installed; `cargo xtask setup` installs python3";
         return Ok(Verdict::Skipped(why.into()));
     };
-    let binary = binary()?;
+    let binary = binary(built)?;
     let notes = judge_python(&python, &binary, full)?;
     Ok(Verdict::Passed(format!("python: {notes}")))
 }
@@ -38,12 +39,16 @@ fn python() -> Option<PathBuf> {
 }
 
 /// The program under test: as the tests are given it, or built here.
-fn binary() -> Result<PathBuf, String> {
+fn binary(built: bool) -> Result<PathBuf, String> {
     if let Some(given) = std::env::var_os("TENURE_BIN") {
         return Ok(given.into());
     }
+    let program = target().join("debug/tenure");
+    if built && program.is_file() {
+        return Ok(program);
+    }
     succeed(&mut cargo(&["build", "--quiet", "--package", "tenure-cli", "--bin", "tenure"]))?;
-    Ok(target().join("debug/tenure"))
+    Ok(program)
 }
 
 fn judge_python(python: &PathBuf, binary: &PathBuf, full: bool) -> Result<String, String> {
